@@ -1,0 +1,188 @@
+"""The words of a catalog file: where a platform keeps its instances, their evidence and what blocks their end (SPEC K1)."""
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
+"""A name that this file gives to something, used in reports."""
+
+Column = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_$]{0,62}$")]
+"""A column, as PostgreSQL's own catalog spells it."""
+
+QualifiedTable = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_$]{0,62}\.[A-Za-z_][A-Za-z0-9_$]{0,62}$")]
+"""A table with its schema: `schema.table`."""
+
+Setting = Annotated[str, StringConstraints(pattern=r"^[a-z_][a-z0-9_]*\.[a-z_][a-z0-9_]*$")]
+
+ROOT = "root"
+"""What children call the instance's own row."""
+
+Section = Literal[
+    "instance",
+    "definition",
+    "context",
+    "transition_history",
+    "action_checkpoints",
+    "recovery",
+    "trigger_occurrences",
+    "occurrence_targets",
+    "deliveries",
+    "artifact_evidence",
+    "terminal_epochs",
+    "executions",
+    "store_bindings",
+]
+"""The part of the archive's manifest that a table belongs to (A1)."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Tenants(_Strict):
+    """The platform's table of tenants."""
+
+    table: QualifiedTable
+    key: Column
+    alias: Column
+    retention_days: Column | None = None
+    setting: Setting | None = Field(default=None, description="what the source's own row-level security reads")
+
+
+class Root(_Strict):
+    """The instance's own row."""
+
+    table: QualifiedTable
+    key: Column
+    tenant: Column
+    state: Column
+    terminal_states: tuple[str, ...] = Field(min_length=1)
+    policy: Name = Field(description="the shared table that carries the workflow's own retention period")
+    section: Section = "instance"
+    guard: bool = Field(default=False, description="let the database refuse a deletion without a verified archive")
+
+
+class Ephemeral(_Strict):
+    """A payload column that may be short-lived, with its mirrored columns: never archived, a marker stands instead."""
+
+    payload: Column
+    mirrors: tuple[Column, ...] = ()
+
+
+class Related(_Strict):
+    """A table that is reached from the instance, one step at a time."""
+
+    name: Name
+    table: QualifiedTable
+    key: tuple[Column, ...] = Field(min_length=1)
+    tenant: Column
+    parent: Name = ROOT
+    join: dict[Column, Column] = Field(min_length=1, description="this table's column: the parent's column")
+    section: Section
+
+
+class Evidence(Related):
+    """A child whose rows belong to one instance: archived with it, and deleted with it."""
+
+    ephemeral: Ephemeral | None = None
+    guard: bool = False
+
+
+class Shared(Related):
+    """A table whose rows many instances refer to: archived with each, compared before deletion, never deleted."""
+
+    retention_days: Column | None = None
+
+
+class Epochs(_Strict):
+    """Where the platform records when an instance entered a terminal state (W2)."""
+
+    evidence: Name
+    ordinal: Column
+    state: Column
+    at: Column
+
+
+class Blocker(_Strict):
+    """Evidence that protects its instance (W3). Whatever is not known to be closed is open."""
+
+    name: Name
+    evidence: Name
+    column: Column | None = None
+    closed: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _column_and_values_go_together(self) -> Self:
+        if (self.column is None) != (not self.closed):
+            raise ValueError("`column` and `closed` go together; without both, any row blocks")
+        return self
+
+
+class InstanceDataset(_Strict):
+    """One dataset of instances that are archived, verified and deleted."""
+
+    version: Literal[1]
+    dataset: Name
+    ends: Literal["archive"]
+    tenants: Tenants
+    root: Root
+    epochs: Epochs
+    evidence: tuple[Evidence, ...] = Field(min_length=1)
+    shared: tuple[Shared, ...] = Field(min_length=1)
+    blockers: tuple[Blocker, ...]
+
+    @model_validator(mode="after")
+    def _names_fit_together(self) -> Self:
+        names = [ROOT, *(t.name for t in self.evidence), *(t.name for t in self.shared)]
+        doubles = sorted({n for n in names if names.count(n) > 1})
+        if doubles:
+            raise ValueError(f"named twice: {', '.join(doubles)}")
+        seen = {ROOT}
+        for table in self.evidence:
+            if table.parent not in seen:
+                raise ValueError(f"evidence {table.name}: its parent {table.parent} must be root or stand above it")
+            seen.add(table.name)
+        for shared in self.shared:
+            if shared.parent not in seen:
+                raise ValueError(f"shared {shared.name}: its parent {shared.parent} must stand above it")
+            seen.add(shared.name)
+        evidence = {t.name for t in self.evidence}
+        for wanted, where in [(self.epochs.evidence, "epochs"), *((b.evidence, f"blocker {b.name}") for b in self.blockers)]:
+            if wanted not in evidence:
+                raise ValueError(f"{where}: there is no evidence named {wanted}")
+        policy = next((s for s in self.shared if s.name == self.root.policy), None)
+        if policy is None or policy.retention_days is None or policy.parent != ROOT:
+            raise ValueError(f"root: policy {self.root.policy} must be a shared table of the root with `retention_days`")
+        if len({b.name for b in self.blockers}) != len(self.blockers):
+            raise ValueError("blockers: a name stands twice")
+        return self
+
+    @cached_property
+    def by_name(self) -> dict[str, Related]:
+        """Every related table by its name in this file."""
+        return {t.name: t for t in (*self.evidence, *self.shared)}
+
+    @property
+    def policy(self) -> Shared:
+        """The shared table that carries the retention period."""
+        return next(s for s in self.shared if s.name == self.root.policy)
+
+    @property
+    def epoch_table(self) -> Evidence:
+        """The evidence table that records terminal epochs."""
+        return next(e for e in self.evidence if e.name == self.epochs.evidence)
+
+    def path(self, table: Related) -> Iterator[Related]:
+        """The table itself, its parent, and so on up to, but without, the root."""
+        step = table
+        yield step
+        while step.parent != ROOT:
+            step = self.by_name[step.parent]
+            yield step
+
+    def deletion_order(self) -> tuple[Evidence, ...]:
+        """Evidence tables, children before their parents."""
+        return tuple(reversed(self.evidence))
