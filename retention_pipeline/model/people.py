@@ -1,0 +1,59 @@
+"""Who acts, with which permission, under which approval."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from retention_pipeline.model.ids import TenantId
+
+
+class Permission(StrEnum):
+    """What a principal may do for a tenant (G3); `EGRESS` is installation-wide."""
+
+    READ = "workflow_retention:read"
+    RECONCILE = "workflow_retention:reconcile"
+    ARCHIVE = "workflow_retention:archive"
+    PROFILE_MANAGE = "workflow_retention:profile_manage"
+    LEGAL_HOLD = "workflow_retention:legal_hold"
+    RECOVERY_CANCEL = "workflow_recovery:cancel"
+    RESTORE = "workflow_retention:restore"
+    KEY_MANAGE = "workflow_retention:key_manage"
+    GRANT = "workflow_retention:grant"
+    EGRESS = "workflow_retention:egress"
+
+
+class Job(StrEnum):
+    """Work that changes data and so needs an approval (G4)."""
+
+    RECONCILE = "reconcile"
+    ARCHIVE = "archive"
+    RESTORE = "restore"
+
+    @property
+    def permission(self) -> Permission:
+        """Who may approve it."""
+        return {
+            Job.RECONCILE: Permission.RECONCILE,
+            Job.ARCHIVE: Permission.ARCHIVE,
+            Job.RESTORE: Permission.RESTORE,
+        }[self]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tenant:
+    """One customer of the platform."""
+
+    id: TenantId
+    alias: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Approval:
+    """A person's yes to a change, bounded in tenant, job, count and time. It names the actor of all that follows."""
+
+    id: str
+    tenant: TenantId
+    job: Job
+    actor: str
+    max_items: int
+    expires_at: datetime

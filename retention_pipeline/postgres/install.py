@@ -1,0 +1,273 @@
+"""Installs in the database what the catalog asks for: privileges, policies, guards, and the narrow functions that see all tenants.
+
+Row-level security must not blind the check for foreign rows (A2): a child of another tenant is invisible to the worker, and a
+cascade would destroy it. So a few definer functions, owned by a role that owns nothing else, count over all tenants.
+"""
+
+import hashlib
+from dataclasses import dataclass
+
+import psycopg
+from psycopg import sql
+
+from retention_pipeline.catalog.loader import Catalog
+from retention_pipeline.catalog.model import InstanceDataset, Related
+from retention_pipeline.postgres import names
+from retention_pipeline.postgres.shape import SourceShape, read_shape, tables_of
+
+COUNTER = sql.Identifier("retention_counter")
+WORKER = sql.Identifier("retention_worker")
+OPERATOR = sql.Identifier("retention_operator")
+
+
+def install(connection: psycopg.Connection, catalog: Catalog) -> None:
+    """Create or replace everything, in one transaction. Needs a login that owns the source's tables."""
+    with connection.transaction(), connection.cursor() as cursor:
+        cursor.execute("SET LOCAL search_path = pg_catalog")
+        shape = read_shape(cursor, tables_of(catalog.instances))
+        for statement in statements(catalog.instances, shape):
+            cursor.execute(statement)
+        cursor.execute(
+            sql.SQL("COMMENT ON FUNCTION retention.tenant_directory() IS {}").format(
+                sql.Literal(installed_digest(catalog.instances, shape))
+            )
+        )
+
+
+def statements(dataset: InstanceDataset, shape: SourceShape) -> list[sql.Composed]:
+    """Everything that a catalog installs over tables of this shape."""
+    return [*privileges(dataset), *policies(dataset), *guards(dataset), *functions(dataset, shape)]
+
+
+def installed_digest(dataset: InstanceDataset, shape: SourceShape) -> str:
+    """Names what a catalog installs; `catalog check` compares it with the database's own note."""
+    text = "\n".join(statement.as_string(None) for statement in statements(dataset, shape))
+    return f"catalog {hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def _sources(dataset: InstanceDataset) -> list[tuple[str, str]]:
+    """Every source table with its tenant column, once."""
+    pairs = [(dataset.tenants.table, dataset.tenants.key), (dataset.root.table, dataset.root.tenant)]
+    pairs += [(related.table, related.tenant) for related in dataset.by_name.values()]
+    return list(dict(pairs).items())
+
+
+def _policy_tables(dataset: InstanceDataset) -> list[tuple[str, str]]:
+    """The tables whose rows carry a retention period, with a key column: they are read under a share lock."""
+    return [(dataset.tenants.table, dataset.tenants.key), (dataset.policy.table, dataset.policy.key[0])]
+
+
+def privileges(dataset: InstanceDataset) -> list[sql.Composed]:
+    """What each role may do with the source's tables, and no more."""
+    made = []
+    for schema in sorted({name.split(".")[0] for name, _ in _sources(dataset)}):
+        made.append(
+            sql.SQL("GRANT USAGE ON SCHEMA {} TO {}, {}, {}").format(sql.Identifier(schema), WORKER, OPERATOR, COUNTER)
+        )
+    made += [
+        sql.SQL("GRANT SELECT ON {} TO {}, {}, {}").format(names.table(name), WORKER, OPERATOR, COUNTER)
+        for name, _ in _sources(dataset)
+    ]
+    for name in dict.fromkeys([dataset.root.table, *(e.table for e in dataset.evidence)]):
+        made.append(sql.SQL("GRANT INSERT, DELETE ON {} TO {}").format(names.table(name), WORKER))
+    # A row lock needs the privilege to update; the policies below let nobody use it for an update.
+    made.append(_lockable(dataset.root.table, dataset.root.key, WORKER))
+    made += [_lockable(name, key, COUNTER) for name, key in _policy_tables(dataset)]
+    return made
+
+
+def _lockable(table: str, key: str, role: sql.Identifier) -> sql.Composed:
+    return sql.SQL("GRANT UPDATE ({}) ON {} TO {}").format(sql.Identifier(key), names.table(table), role)
+
+
+def policies(dataset: InstanceDataset) -> list[sql.Composed]:
+    """Row-level security for our roles, beside whatever the source has of its own. Without effect where it is off."""
+    made = []
+    for name, tenant in _sources(dataset):
+        made += _policy("retention_counter_reads", name, "FOR SELECT TO {role} USING (true)", COUNTER)
+        made += _policy(
+            "retention_operator_reads",
+            name,
+            "AS RESTRICTIVE FOR SELECT TO {role} USING ({tenant}::text = (SELECT retention.current_tenant())"
+            " AND (SELECT retention.permitted('workflow_retention:read')))",
+            OPERATOR,
+            tenant=sql.Identifier(tenant),
+        )
+        made += _policy(
+            "retention_worker_tenant",
+            name,
+            "AS RESTRICTIVE TO {role} USING ({tenant}::text = (SELECT retention.current_tenant()))",
+            WORKER,
+            tenant=sql.Identifier(tenant),
+        )
+    made += _policy(
+        "retention_worker_locks", dataset.root.table, "AS RESTRICTIVE FOR UPDATE TO {role} USING (true) WITH CHECK (false)", WORKER
+    )
+    for name, _ in _policy_tables(dataset):
+        made += _policy("retention_counter_locks", name, "FOR UPDATE TO {role} USING (true) WITH CHECK (false)", COUNTER)
+    return made
+
+
+def _policy(name: str, table: str, rule: str, role: sql.Identifier, **parts: sql.Composable) -> list[sql.Composed]:
+    on = names.table(table)
+    return [
+        sql.SQL("DROP POLICY IF EXISTS {} ON {}").format(sql.Identifier(name), on),
+        sql.SQL("CREATE POLICY {} ON {} {}").format(
+            sql.Identifier(name), on, sql.SQL(rule).format(role=role, **parts)
+        ),
+    ]
+
+
+def guards(dataset: InstanceDataset) -> list[sql.Composed]:
+    """The opt-in trigger that refuses a deletion without a verified archive."""
+    made = []
+    guarded = [(dataset.root.table, dataset.root.tenant, dataset.root.key)] if dataset.root.guard else []
+    guarded += [
+        (e.table, e.tenant, next(own for own, theirs in e.join.items() if theirs == dataset.root.key))
+        for e in dataset.evidence
+        if e.guard and e.parent == "root"
+    ]
+    for table, tenant, key in guarded:
+        on = names.table(table)
+        made.append(sql.SQL("DROP TRIGGER IF EXISTS retention_guard ON {}").format(on))
+        made.append(
+            sql.SQL(
+                "CREATE TRIGGER retention_guard BEFORE DELETE ON {} FOR EACH ROW"
+                " EXECUTE FUNCTION retention.guard_archived({}, {})"
+            ).format(on, sql.Literal(tenant), sql.Literal(key))
+        )
+    return made
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Function:
+    name: str
+    arguments: tuple[tuple[str, str], ...]
+    returns: str
+    body: sql.Composed
+    readers: tuple[sql.Identifier, ...]
+    volatile: bool = False
+
+    def statements(self) -> list[sql.Composed]:
+        types = sql.SQL(", ".join(kind for _, kind in self.arguments))
+        bare = sql.SQL("retention.{}({})").format(sql.Identifier(self.name), types)
+        arguments = sql.SQL(", ".join(f"{name} {kind}" for name, kind in self.arguments))
+        return [
+            sql.SQL("DROP FUNCTION IF EXISTS {}").format(bare),
+            sql.SQL(
+                "CREATE FUNCTION retention.{}({}) RETURNS {} LANGUAGE sql {} SECURITY DEFINER"
+                " SET search_path = pg_catalog AS {}"
+            ).format(
+                sql.Identifier(self.name),
+                arguments,
+                sql.SQL(self.returns),
+                sql.SQL("VOLATILE" if self.volatile else "STABLE"),
+                sql.Literal(self.body.as_string(None)),
+            ),
+            sql.SQL("ALTER FUNCTION {} OWNER TO {}").format(bare, COUNTER),
+            sql.SQL("REVOKE EXECUTE ON FUNCTION {} FROM PUBLIC").format(bare),
+            sql.SQL("GRANT EXECUTE ON FUNCTION {} TO {}").format(bare, names.comma(self.readers)),
+        ]
+
+
+def functions(dataset: InstanceDataset, shape: SourceShape) -> list[sql.Composed]:
+    """The definer functions over this catalog's tables."""
+    foreign = "TABLE (instance_id text, name text, found bigint)"
+    everybody = (WORKER, OPERATOR)
+    some = (("tenant", "text"), ("wanted", "text[]"))
+    made = [
+        _Function(name="tenant_directory", arguments=(), returns="TABLE (id text, alias text)", body=_directory(dataset), readers=(WORKER,)),
+        _Function(name="resolve_tenant", arguments=(("wanted", "text"),), returns="text", body=_resolve(dataset), readers=everybody),
+        _Function(name="foreign_rows", arguments=some[:1], returns=foreign, body=_foreign_rows(dataset, shape, some=False), readers=everybody),
+        _Function(name="foreign_rows", arguments=some, returns=foreign, body=_foreign_rows(dataset, shape, some=True), readers=everybody),
+        _Function(name="references_left", arguments=some[1:], returns="bigint", body=_references_left(dataset, shape), readers=(WORKER,)),
+        _Function(name="lock_policies", arguments=some, returns="bigint", body=_lock_policies(dataset, shape), readers=(WORKER,), volatile=True),
+    ]
+    return [
+        sql.SQL("GRANT CREATE ON SCHEMA retention TO {}").format(COUNTER),
+        *(statement for function in made for statement in function.statements()),
+        sql.SQL("REVOKE CREATE ON SCHEMA retention FROM {}").format(COUNTER),
+    ]
+
+
+def _directory(dataset: InstanceDataset) -> sql.Composed:
+    tenants = dataset.tenants
+    return sql.SQL("SELECT {}::text, {}::text FROM {} ORDER BY 1").format(
+        sql.Identifier(tenants.key), sql.Identifier(tenants.alias), names.table(tenants.table)
+    )
+
+
+def _resolve(dataset: InstanceDataset) -> sql.Composed:
+    tenants = dataset.tenants
+    return sql.SQL("SELECT {}::text FROM {} WHERE {}::text = wanted").format(
+        sql.Identifier(tenants.key), names.table(tenants.table), sql.Identifier(tenants.alias)
+    )
+
+
+def _foreign_rows(dataset: InstanceDataset, shape: SourceShape, *, some: bool) -> sql.Composed:
+    """Rows of another tenant, over all tenants, that hang on a tenant's instances; for its own tenant's context alone."""
+    counts = [_foreign_rows_of(dataset, shape, related, some=some) for related in dataset.by_name.values()]
+    return sql.SQL(
+        "SELECT f.instance_id, f.name, f.found FROM ({}) AS f (instance_id, name, found)"
+        " WHERE tenant = retention.current_tenant()"
+        " AND (pg_has_role(session_user, 'retention_worker', 'MEMBER') OR retention.permitted('workflow_retention:read'))"
+    ).format(sql.SQL(" UNION ALL ").join(counts))
+
+
+def _foreign_rows_of(dataset: InstanceDataset, shape: SourceShape, related: Related, *, some: bool) -> sql.Composed:
+    froms, ties = names.reach(dataset, related)
+    root = dataset.root
+    key = names.column("i", root.key)
+    owner = names.column("i", root.tenant)
+    return sql.SQL(
+        "SELECT {key}::text, {name}::text, count(*) FROM {roots} AS i, {froms} WHERE {ties}"
+        " AND {owner} = tenant::{tenant_type}{some} AND {theirs} IS DISTINCT FROM {owner} GROUP BY 1"
+    ).format(
+        key=key,
+        name=sql.Literal(related.name),
+        roots=names.table(root.table),
+        froms=froms,
+        ties=ties,
+        owner=owner,
+        tenant_type=sql.SQL(shape.type_of(root.table, root.tenant)),
+        some=sql.SQL(" AND {} = ANY(wanted::{}[])").format(key, sql.SQL(shape.type_of(root.table, root.key)))
+        if some
+        else sql.SQL(""),
+        theirs=names.column("t", related.tenant),
+    )
+
+
+def _references_left(dataset: InstanceDataset, shape: SourceShape) -> sql.Composed:
+    """How many rows, of whatever tenant, still point at these instances: none may, before the root goes."""
+    counts = []
+    for related in dataset.evidence:
+        if related.parent == "root":
+            own = next(child for child, parent in related.join.items() if parent == dataset.root.key)
+            counts.append(
+                sql.SQL("SELECT count(*) FROM {} AS t WHERE {} = ANY(wanted::{}[])").format(
+                    names.table(related.table), names.column("t", own), sql.SQL(shape.type_of(related.table, own))
+                )
+            )
+    return sql.SQL("SELECT coalesce(sum(c.n), 0)::bigint FROM ({}) AS c (n)").format(sql.SQL(" UNION ALL ").join(counts))
+
+
+def _lock_policies(dataset: InstanceDataset, shape: SourceShape) -> sql.Composed:
+    """Hold the rows that carry retention periods still until the transaction ends; nobody shortens a period meanwhile."""
+    tenants, policy = dataset.tenants, dataset.policy
+    return sql.SQL(
+        "SELECT count(*) FROM ("
+        "SELECT 1 FROM (SELECT 1 FROM {tenants} AS t WHERE {tenant} = tenant::{tenant_type}"
+        " AND tenant = retention.current_tenant() FOR SHARE) AS a UNION ALL "
+        "SELECT 1 FROM (SELECT 1 FROM {policies} AS p WHERE {key} = ANY(wanted::{key_type}[])"
+        " AND {owner} = tenant::{owner_type} AND tenant = retention.current_tenant() ORDER BY {key} FOR SHARE) AS b"
+        ") AS locked"
+    ).format(
+        tenants=names.table(tenants.table),
+        tenant=names.column("t", tenants.key),
+        tenant_type=sql.SQL(shape.type_of(tenants.table, tenants.key)),
+        policies=names.table(policy.table),
+        key=names.column("p", policy.key[0]),
+        key_type=sql.SQL(shape.type_of(policy.table, policy.key[0])),
+        owner=names.column("p", policy.tenant),
+        owner_type=sql.SQL(shape.type_of(policy.table, policy.tenant)),
+    )

@@ -1,0 +1,250 @@
+"""The one place where a statement meets the database: one connection, one tenant, one transaction at a time.
+
+- The tenant is set for the transaction alone; without one the database refuses, it never answers "0 rows" (SPEC L3).
+- Every output setting is pinned, so that a value is printed the same way on every server and machine (DESIGN section 5).
+- A library's exception ends here, without its cause: it may quote a row, a host or a password (A16).
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, LiteralString
+
+import psycopg
+from psycopg import sql
+from psycopg.rows import TupleRow
+
+from retention_pipeline.errors import Code, Integrity, Refused, RetentionError, Unavailable, UsageFault
+from retention_pipeline.model.ids import TenantId
+
+Cursor = psycopg.Cursor[TupleRow]
+Statement = sql.SQL | sql.Composed
+
+PINNED = {
+    "TimeZone": "UTC",
+    "DateStyle": "ISO, YMD",
+    "IntervalStyle": "postgres",
+    "extra_float_digits": "1",
+    "bytea_output": "hex",
+    "xmloption": "content",
+    "lc_monetary": "C",
+    "search_path": "pg_catalog",
+    "row_security": "on",
+    "synchronous_commit": "on",
+}
+"""Settings that decide how a value is printed, or whether a commit is durable."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How long a transaction may wait or work before it gives up, in milliseconds."""
+
+    lock: int = 5_000
+    statement: int = 60_000
+    idle: int = 120_000
+
+
+@dataclass(slots=True, kw_only=True)
+class Session:
+    """A lazily opened connection under one role.
+
+    Args:
+        url: where and as whom; never shown.
+        source_setting: the setting that the source's own row-level security reads, if it has one.
+        program: shown in `pg_stat_activity`.
+        privileged: whether a superuser, or a role that bypasses row-level security, may use it (migrations alone).
+    """
+
+    url: str = field(repr=False)
+    source_setting: str | None = None
+    program: str = "retention"
+    privileged: bool = False
+    limits: Limits = Limits()
+    _connection: psycopg.Connection[TupleRow] | None = field(default=None, repr=False)
+
+    @contextmanager
+    def transaction(
+        self, tenant: TenantId | None, *, snapshot: bool = False, read_only: bool = False
+    ) -> Iterator[Cursor]:
+        """One transaction for one tenant (or for none, where only installation-wide tables are read).
+
+        Args:
+            tenant: whose rows; an empty id is an error.
+            snapshot: whether every statement sees the same instant (`REPEATABLE READ`).
+            read_only: whether the database shall refuse any change.
+        """
+        if tenant is not None and not tenant:
+            raise UsageFault(Code.TENANT_UNKNOWN, "The tenant is empty.", remedy="Name one tenant.")
+        with translated():
+            connection = self._open()
+            with connection.transaction(), connection.cursor() as cursor:
+                cursor.execute(_begin(snapshot=snapshot, read_only=read_only))
+                cursor.execute(_context(self.source_setting, tenant, self.limits))
+                yield cursor
+
+    def principal(self) -> str:
+        """The authenticated role: what the database says, never what a caller types (G3)."""
+        with self.transaction(None, read_only=True) as cursor:
+            cursor.execute(sql.SQL("SELECT session_user"))
+            return str(one(cursor)[0])
+
+    def close(self) -> None:
+        """Close the connection, if it was ever opened."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _open(self) -> psycopg.Connection[TupleRow]:
+        if self._connection is not None and self._connection.closed:
+            self._connection = None
+        if self._connection is None:
+            connection = psycopg.connect(
+                self.url, autocommit=True, prepare_threshold=None, connect_timeout=10, application_name=self.program
+            )
+            try:
+                if not self.privileged:
+                    _refuse_unsafe_role(connection)
+                encoding = connection.execute("SHOW server_encoding").fetchone()
+                if encoding != ("UTF8",):
+                    raise Refused(
+                        Code.ENCODING_UNSUPPORTED,
+                        "The database's encoding is not UTF8.",
+                        remedy="Archives are exact only from UTF8; convert the database by dump and restore.",
+                    )
+            except BaseException:
+                connection.close()
+                raise
+            self._connection = connection
+        return self._connection
+
+
+def _begin(*, snapshot: bool, read_only: bool) -> Statement:
+    level: LiteralString = "REPEATABLE READ" if snapshot else "READ COMMITTED"
+    access: LiteralString = "READ ONLY" if read_only else "READ WRITE"
+    return sql.SQL("SET TRANSACTION ISOLATION LEVEL {}, {}").format(sql.SQL(level), sql.SQL(access))
+
+
+def _context(source_setting: str | None, tenant: TenantId | None, limits: Limits) -> Statement:
+    settings = dict(PINNED)
+    settings["lock_timeout"] = str(limits.lock)
+    settings["statement_timeout"] = str(limits.statement)
+    settings["idle_in_transaction_session_timeout"] = str(limits.idle)
+    settings["retention.tenant_id"] = tenant or ""
+    if source_setting:
+        settings[source_setting] = tenant or ""
+    calls = [
+        sql.SQL("set_config({}, {}, true)").format(sql.Literal(name), sql.Literal(value))
+        for name, value in settings.items()
+    ]
+    return sql.SQL("SELECT {}").format(sql.SQL(", ").join(calls))
+
+
+def _refuse_unsafe_role(connection: psycopg.Connection[TupleRow]) -> None:
+    """F11: a role to which row-level security does not apply must not run the pipeline."""
+    row = connection.execute(
+        "SELECT rolsuper OR rolbypassrls, pg_has_role(session_user, 'retention_owner', 'MEMBER')"
+        " FROM pg_roles WHERE rolname = session_user"
+        " AND EXISTS (SELECT FROM pg_roles WHERE rolname = 'retention_owner')"
+    ).fetchone()
+    if row is None:
+        raise Refused(
+            Code.SCHEMA_OUTDATED,
+            "The product's roles don't exist in this database.",
+            remedy="Run `retention migrate` with the owner's login.",
+        )
+    if row[0] or row[1]:
+        raise Refused(
+            Code.ROLE_UNSAFE,
+            "This login is a superuser, bypasses row-level security, or owns the product's tables.",
+            remedy="Use a login that is a member of retention_worker or retention_operator alone.",
+        )
+
+
+def one(cursor: Cursor) -> TupleRow:
+    """The one row that a statement must give."""
+    row = cursor.fetchone()
+    if row is None:
+        raise Integrity(
+            Code.INTERNAL, "A statement that must give a row gave none.", remedy="Report this; nothing was changed."
+        )
+    return row
+
+
+def rows(cursor: Cursor, statement: Statement, parameters: dict[str, Any] | None = None) -> Sequence[TupleRow]:
+    """Run a statement and give all its rows; for answers that are bounded by their statement."""
+    cursor.execute(statement, parameters)
+    return cursor.fetchall()
+
+
+_PRODUCT_STATES = {
+    "RT001": Refused(
+        Code.HOLD_TOO_LATE,
+        "The hold comes too late: the archive's deletion has begun or is done.",
+        remedy="See `retention inspect` for what is left; the tombstone stays.",
+    ),
+    "RT002": Refused(
+        Code.PERMISSION_DENIED,
+        "Permissions exist already; the first administrator is made once.",
+        remedy="Ask someone with workflow_retention:grant.",
+    ),
+    "RT003": Integrity(
+        Code.SOURCE_CHANGED,
+        "The database refused a deletion without a verified archive.",
+        remedy="Nothing was deleted; run the preflight again.",
+    ),
+}
+"""Refusals that our own triggers raise."""
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Turn the driver's exceptions into ours, by SQLSTATE, keeping none of their text."""
+    try:
+        yield
+    except psycopg.Error as error:
+        raise translate(error) from None
+
+
+def translate(error: psycopg.Error) -> RetentionError:
+    """The named failure that a driver's exception stands for."""
+    state = error.sqlstate or ""
+    if state in _PRODUCT_STATES:
+        known = _PRODUCT_STATES[state]
+        return type(known)(known.code, known.message, remedy=known.remedy)
+    if state in {"57014", "55P03", "40P01", "40001", "25P03"}:
+        return Unavailable(
+            Code.DATABASE_TIMEOUT,
+            f"The database gave up waiting or working (SQLSTATE {state}).",
+            remedy="Nothing of this transaction stays; try again, or look for long transactions.",
+        )
+    if state in {"28P01", "28000"}:
+        return Refused(
+            Code.DATABASE_REFUSED, "The database refused the login.", remedy="Check the login's URL and password."
+        )
+    if state == "42501":
+        return Refused(
+            Code.PERMISSION_DENIED,
+            "The database refused: this login lacks the privilege or the permission.",
+            remedy="Ask someone with workflow_retention:grant, or check that `retention migrate` was run.",
+        )
+    if state in {"3F000", "42P01", "42703", "42883"}:
+        return Refused(
+            Code.SCHEMA_OUTDATED,
+            f"A table, column or function is not there (SQLSTATE {state}).",
+            remedy="Run `retention migrate`, then `retention catalog check`.",
+        )
+    if not state or state.startswith(("08", "53", "57P")):
+        return Unavailable(
+            Code.DATABASE_UNAVAILABLE,
+            f"The database did not answer{f' (SQLSTATE {state})' if state else ''}.",
+            remedy="Check that it runs and that its URL is right; nothing was changed by a transaction that did not commit.",
+        )
+    if state.startswith("22") or state.startswith("23"):
+        return Refused(
+            Code.DATABASE_REFUSED,
+            f"The database refused a value (SQLSTATE {state}).",
+            remedy="Check the ids and values of the call.",
+        )
+    return RetentionError(
+        Code.INTERNAL, f"The database raised SQLSTATE {state}.", remedy="Report this; the transaction was rolled back."
+    )
