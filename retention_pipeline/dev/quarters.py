@@ -48,6 +48,11 @@ def for_the_server(state: StateFolder) -> Path:
     return folder
 
 
+def home(state: StateFolder) -> Path:
+    """Where the server of this state folder lives, if it does."""
+    return Path(state.kept(_RECORD) or state.path)
+
+
 def vacate(state: StateFolder) -> None:
     """Remove the private folder, if there is one."""
     known = state.kept(_RECORD)

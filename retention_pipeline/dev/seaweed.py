@@ -17,7 +17,6 @@ _PORTS, _LOG = "ports.json", "seaweed.log"
 _CERTIFICATES = ("authority.crt", "server.crt", "server.key")
 _SERVICES = ("master", "volume", "filer", "s3", "admin")
 _GRPC_OFFSET = 10_000  # the maintenance worker looks for the admin service there, whatever it is told
-_LOOPBACK = "0100007F"  # as the kernel writes 127.0.0.1
 _ATTEMPTS = 5
 
 _OPTIONS = (
@@ -26,6 +25,7 @@ _OPTIONS = (
     "-disableHttp",  # the filer's and master's HTTP ports know nothing of object lock
     "-master.telemetry=false",
     "-master.volumeSizeLimitMB=64",  # files grow as they fill, and are compacted sooner
+    "-volume.preStopSeconds=0",  # there is no other volume server to take over
     "-webdav=false",
     "-admin.ui=false",
     "-s3.port.iceberg=0",
@@ -91,6 +91,8 @@ class EmbeddedS3:
         except BaseException:
             self.stop()
             raise
+        # The shim holds the lock now; ours would pass on to every process that we fork.
+        self._folder.release()
         return self
 
     def stop(self) -> None:
@@ -135,11 +137,12 @@ class EmbeddedS3:
         for _ in range(_ATTEMPTS):
             self._ports = self._choose_ports()
             server = self._server = Supervised(self._order(program), self._folder)
-            if server.until(self._is_ready, 60):
+            ready = server.until(self._is_ready, 60)
+            if ready and processes.listeners(server.pid) <= self._expected():
                 self._folder.keep(_PORTS, json.dumps(self._ports))
                 return
-            # Somebody took a port between our look at it and the server's.
-            if "address already in use" not in server.output() or self._only_port:
+            # Somebody took a port between our look at it and the server's, which gives up or takes another one.
+            if self._only_port or not (ready or "is not available" in server.output()):
                 break
             server.stop()
         raise server.failure("stopped while it was starting")
@@ -169,13 +172,15 @@ class EmbeddedS3:
                 "PATH": os.defpath,
                 "GOMEMLIMIT": "512MiB",
             },
-            # It makes these beside each gRPC port, wherever temporary files are told to go.
-            litter=tuple(f"/tmp/seaweedfs-{name}-grpc-{ports[f'{name}.grpc']}.sock" for name in _SERVICES),  # noqa: S108
+            litter=_sockets(ports),
         )
+
+    def _expected(self) -> frozenset[tuple[str, int]]:
+        return frozenset(("127.0.0.1", port) for port in self._ports.values())
 
     def _is_ready(self) -> bool:
         """Whether the S3 side answers, and it is our own server that does."""
-        if self._server is None or (_LOOPBACK, self.port) not in processes.listeners(self._server.pid):
+        if self._server is None or ("127.0.0.1", self.port) not in processes.listeners(self._server.pid):
             return False
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
         try:
@@ -186,6 +191,18 @@ class EmbeddedS3:
             return False
         finally:
             connection.close()
+
+
+def remove_leftovers(folder: StateFolder) -> None:
+    """Remove what a server that was killed left outside its claimed state folder."""
+    for path in _sockets(json.loads(folder.kept(_PORTS) or "{}")):
+        Path(path).unlink(missing_ok=True)
+
+
+def _sockets(ports: dict[str, int]) -> tuple[str, ...]:
+    """Files that the server makes beside each gRPC port, wherever it is told to put temporary ones."""
+    named = ((service, ports.get(f"{service}.grpc")) for service in _SERVICES)
+    return tuple(f"/tmp/seaweedfs-{service}-grpc-{port}.sock" for service, port in named if port)  # noqa: S108
 
 
 def _free_pair(taken: set[int]) -> int:

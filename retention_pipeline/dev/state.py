@@ -15,7 +15,7 @@ from retention_pipeline.errors import Code, Refused
 # Below the range from which the kernel takes ports for outgoing connections, so that none of those is in the way.
 _FIRST_PORT, _LAST_PORT = 12_000, 21_999
 _LOCK = "lock"
-_RECORD = "running.json"
+RECORD = "running.json"
 _PATIENCE = 30.0  # seconds in which the server of an owner that died has to be gone
 
 
@@ -41,11 +41,6 @@ class StateFolder:
         assert self._lock is not None, "the folder is not claimed"
         return self._lock
 
-    @property
-    def is_ours(self) -> bool:
-        """Whether some server's state lies here, as opposed to anything else."""
-        return (self.path / _LOCK).is_file()
-
     def claim(self) -> None:
         """Take the folder, and end a server that outlived an earlier owner.
 
@@ -58,7 +53,7 @@ class StateFolder:
         try:
             self._wait_for(lock)
             self._evict()
-            self.keep(_RECORD, json.dumps({"owner": processes.identity(os.getpid())}))
+            self.keep(RECORD, json.dumps({"owner": processes.identity(os.getpid())}))
         except BaseException:
             os.close(lock)
             raise
@@ -73,7 +68,7 @@ class StateFolder:
     def record(self, server: int) -> None:
         """Note which process is the server, for the owner after a hard death."""
         owner, name = processes.identity(os.getpid()), processes.identity(server)
-        self.keep(_RECORD, json.dumps({"owner": owner, "server": name}))
+        self.keep(RECORD, json.dumps({"owner": owner, "server": name}))
 
     def keep(self, name: str, text: str) -> Path:
         """Write a file that only the owner's user can read, whole or not at all."""
@@ -129,7 +124,7 @@ class StateFolder:
 
     def _recorded(self, who: str) -> str:
         try:
-            return str(json.loads(self.kept(_RECORD) or "{}").get(who) or "")
+            return str(json.loads(self.kept(RECORD) or "{}").get(who) or "")
         except ValueError:
             return ""
 
