@@ -179,18 +179,19 @@ class EmbeddedS3:
         return frozenset(("127.0.0.1", port) for port in self._ports.values())
 
     def _is_ready(self) -> bool:
-        """Whether the S3 side answers, and it is our own server that does."""
-        if self._server is None or ("127.0.0.1", self.port) not in processes.listeners(self._server.pid):
-            return False
+        """Whether the S3 side refuses a stranger as it should, and it is our own server that does."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
         try:
             connection.request("GET", "/")
             answer = connection.getresponse()
-            return answer.status == http.HTTPStatus.FORBIDDEN and b"AccessDenied" in answer.read()
+            refuses = answer.status == http.HTTPStatus.FORBIDDEN and b"AccessDenied" in answer.read()
         except (OSError, http.client.HTTPException):
             return False
         finally:
             connection.close()
+        return (
+            refuses and self._server is not None and ("127.0.0.1", self.port) in processes.listeners(self._server.pid)
+        )
 
 
 def remove_leftovers(folder: StateFolder) -> None:

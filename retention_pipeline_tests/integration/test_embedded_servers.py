@@ -11,7 +11,6 @@ import sys
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import boto3
@@ -92,11 +91,16 @@ def server(kind, state, pg_bin):
     return EmbeddedPostgres(state, bin_dir=pg_bin, durable=False) if kind == "postgres" else EmbeddedS3(state)
 
 
+@pytest.fixture(scope="module")
+def own(states) -> Path:
+    """State folders that these tests start and stop servers in, one after the other."""
+    return states / "own"
+
+
 @pytest.fixture
-def state(states, request) -> Iterator[Path]:
-    folder = states / f"t{abs(hash(request.node.name)) % 10**8}"
-    yield folder
-    clean(states / folder.name)
+def state(own, request) -> Path:
+    """The state folder of this test's kind of server."""
+    return own / request.node.callspec.params["kind"] if hasattr(request.node, "callspec") else own / "postgres"
 
 
 # PostgreSQL
@@ -176,10 +180,10 @@ def test_a_port_that_is_taken_is_left_to_its_owner(state, pg_bin, monkeypatch):
         assert third.port == port
 
 
-def test_the_database_of_another_release_is_refused(state, pg_bin):
-    with EmbeddedPostgres(state, bin_dir=pg_bin, durable=False) as first:
-        version = first._home / "data" / "PG_VERSION"
-    version.write_text("9\n", encoding="ascii")
+def test_the_database_of_another_release_is_refused(state, pg_bin, monkeypatch):
+    with EmbeddedPostgres(state, bin_dir=pg_bin, durable=False):
+        pass
+    monkeypatch.setattr("retention_pipeline.dev.postgres._release", lambda _programs: "99")
     with pytest.raises(Refused) as refusal:
         EmbeddedPostgres(state, bin_dir=pg_bin).start()
     assert refusal.value.code is Code.EMBEDDED_INCOMPATIBLE
@@ -403,8 +407,8 @@ def bucket(s3, request):
     store.close()
 
 
-def test_objects_and_credentials_are_the_same_after_a_restart_that_had_to_take_other_ports(state, monkeypatch):
-    with EmbeddedS3(state) as first:
+def test_objects_and_credentials_are_the_same_after_a_restart_that_had_to_take_other_ports(own, monkeypatch):
+    with EmbeddedS3(own / "s3") as first:
         store = client(first)
         store.create_bucket(Bucket="kept")
         store.put_object(Bucket="kept", Key="object", Body=b"bytes")
@@ -417,7 +421,7 @@ def test_objects_and_credentials_are_the_same_after_a_restart_that_had_to_take_o
         # The look at the ports comes too early in the worst case.
         looks = iter([True] * len(ports))
         monkeypatch.setattr("retention_pipeline.dev.seaweed.is_free", lambda port: next(looks, False) or is_free(port))
-        with EmbeddedS3(state) as second:
+        with EmbeddedS3(own / "s3") as second:
             assert not set(second.ports.values()) & {ports["filer.grpc"]}
             assert processes.listeners(second._server.pid) <= {("127.0.0.1", port) for port in second.ports.values()}
             store = client(second, secret=secret)
@@ -503,7 +507,7 @@ def test_no_other_port_reads_or_removes_an_object(s3, bucket):
                 if status < 400:
                     answered.add((service, path))
     # The master's front page tells its version and free space, and nothing else.
-    assert answered <= {("master", "/")}
+    assert answered <= {("master", "/"), ("master", "/ui/index.html")}
     assert store.get_object(Bucket=bucket, Key="object")["Body"].read() == b"in plain sight" * 300
     store.close()
 
