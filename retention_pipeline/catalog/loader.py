@@ -1,19 +1,34 @@
 """Reads a catalog file and says, for each fault, its line."""
 
 import hashlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
-import yaml
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
+from retention_pipeline.catalog import consistency, document
+from retention_pipeline.catalog.document import EntryPath, shown
 from retention_pipeline.catalog.model import InstanceDataset
 from retention_pipeline.errors import Code, UsageFault
 
-EntryPath = tuple[str | int, ...]
 MAX_BYTES = 1 << 20
+_MOST_SENTENCES = 10
+_PLAIN_WORDS = {
+    "missing": "this key is missing",
+    "extra_forbidden": "this key is unknown",
+    "string_pattern_mismatch": "this is not a name that can stand here",
+    "string_type": "this must be text; numbers and truths need quotes",
+    "tuple_type": "this must be a list",
+    "model_type": "this must hold keys and values",
+    "model_attributes_type": "this must hold keys and values",
+    "dict_type": "this must hold keys and values",
+    "bool_type": "this must be true or false",
+    "string_unicode": "this is not text",
+    "too_short": "there must be one at least",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,13 +41,7 @@ class Catalog:
 
     def line(self, *path: str | int) -> int:
         """The line of the entry at `path`, or of the nearest entry around it that stands in the file."""
-        while path and path not in self.lines:
-            path = path[:-1]
-        return self.lines.get(path, 1)
-
-
-class _Composer(yaml.SafeLoader):
-    """YAML without its surprises: no tags, no anchors, no key twice."""
+        return _line(path, self.lines)
 
 
 def load(path: Path | None = None) -> Catalog:
@@ -41,86 +50,61 @@ def load(path: Path | None = None) -> Catalog:
     Raises:
         UsageFault: `RETENTION_CATALOG_INVALID`, naming the line, when the file can't be read or is not a catalog.
     """
+    source = path or resources.files("retention_pipeline.catalog").joinpath("workflow_instances.yaml")
     try:
-        if path is None:
-            raw = resources.files("retention_pipeline.catalog").joinpath("workflow_instances.yaml").read_bytes()
-        else:
-            raw = path.read_bytes()
-        if len(raw) > MAX_BYTES:
-            raise _invalid("the file is larger than 1 MiB.")
+        with source.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        raise _invalid([f"the file can't be read ({type(error).__name__})."]) from None
+    if len(raw) > MAX_BYTES:
+        raise _invalid(["the file is larger than 1 MiB."])
+    try:
         text = raw.decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise _invalid(f"the file can't be read ({type(error).__name__}).") from None
+    except UnicodeDecodeError as error:
+        raise _invalid([f"line {raw.count(10, 0, error.start) + 1}: this is not UTF-8."]) from None
     return parse(text)
 
 
 def parse(text: str) -> Catalog:
-    """Read a catalog from its text; errors as `load`."""
-    lines: dict[EntryPath, int] = {}
+    """Read a catalog from its text.
+
+    Raises:
+        UsageFault: `RETENTION_CATALOG_INVALID`, with each fault's line.
+    """
     try:
-        loader = _Composer(text)
-        try:
-            node = loader.get_single_node()
-        finally:
-            loader.dispose()
-        document = _value(node, (), lines) if node is not None else None
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise _invalid(f"line {line}: {error.problem or 'this is not YAML'}.") from None
-    except (yaml.YAMLError, RecursionError):
-        raise _invalid("this is not YAML.") from None
-    try:
-        instances = InstanceDataset.model_validate(document, strict=False)
+        value, lines = document.read(text)
+        instances = InstanceDataset.model_validate(value)
+    except document.Malformed as error:
+        raise _invalid([f"line {error.line}: {error.problem}."]) from None
     except ValidationError as error:
-        raise _invalid(" ".join(_sentences(error, lines))) from None
+        details = error.errors(include_url=False, include_context=False, include_input=False)
+        raise _invalid(_sentences(((d["loc"], _plain(d)) for d in details), lines)) from None
+    flaws = consistency.flaws(instances)
+    if flaws:
+        raise _invalid(_sentences(((flaw.path, flaw.sentence) for flaw in flaws), lines))
     return Catalog(instances=instances, lines=lines, digest=hashlib.sha256(text.encode()).hexdigest()[:16])
 
 
-def _value(node: yaml.Node, path: EntryPath, lines: dict[EntryPath, int]) -> Any:
-    if len(path) > 16:
-        raise yaml.MarkedYAMLError(problem="nested too deep", problem_mark=node.start_mark)
-    lines[path] = node.start_mark.line + 1
-    if isinstance(node, yaml.MappingNode):
-        mapping: dict[Any, Any] = {}
-        for key_node, value_node in node.value:
-            key = _scalar(key_node)
-            if key in mapping:
-                raise yaml.MarkedYAMLError(problem=f"the key {key!r} stands twice", problem_mark=key_node.start_mark)
-            mapping[key] = _value(value_node, (*path, key), lines)
-            lines[*path, key] = key_node.start_mark.line + 1
-        return mapping
-    if isinstance(node, yaml.SequenceNode):
-        return [_value(item, (*path, index), lines) for index, item in enumerate(node.value)]
-    return _scalar(node)
+def _plain(detail: ErrorDetails) -> str:
+    return _PLAIN_WORDS.get(detail["type"]) or detail["msg"].rstrip(".")
 
 
-def _scalar(node: yaml.Node) -> Any:
-    plain = {
-        "tag:yaml.org,2002:str": str,
-        "tag:yaml.org,2002:int": int,
-        "tag:yaml.org,2002:bool": lambda text: {"true": True, "false": False}[text.lower()],
-        "tag:yaml.org,2002:null": lambda _: None,
-    }
-    convert = plain.get(node.tag) if isinstance(node, yaml.ScalarNode) else None
-    if convert is None:
-        raise yaml.MarkedYAMLError(problem="only text, whole numbers, true and false", problem_mark=node.start_mark)
-    try:
-        return convert(node.value)
-    except (KeyError, ValueError):
-        raise yaml.MarkedYAMLError(problem="put this value in quotes", problem_mark=node.start_mark) from None
+def _sentences(found: Iterable[tuple[EntryPath, str]], lines: dict[EntryPath, int]) -> Iterator[str]:
+    for path, what in found:
+        where = ".".join(shown(str(step)) for step in path if step != "[key]") or "the file"
+        yield f"line {_line(path, lines)}: {where}: {what}."
 
 
-def _sentences(error: ValidationError, lines: dict[EntryPath, int]) -> list[str]:
-    sentences = []
-    for fault in error.errors(include_url=False, include_context=False, include_input=False):
-        path = tuple(fault["loc"])
-        line_path = path
-        while line_path and line_path not in lines:
-            line_path = line_path[:-1]
-        where = ".".join(str(step) for step in path) or "the file"
-        sentences.append(f"line {lines.get(line_path, 1)}: {where}: {fault['msg'].removeprefix('Value error, ')}.")
-    return sentences
+def _line(path: EntryPath, lines: dict[EntryPath, int]) -> int:
+    while path and path not in lines:
+        path = path[:-1]
+    return lines.get(path, 1)
 
 
-def _invalid(what: str) -> UsageFault:
-    return UsageFault(Code.CATALOG_INVALID, what, remedy="Mend the catalog file; docs/catalog.md explains every key.")
+def _invalid(sentences: Iterable[str]) -> UsageFault:
+    said = list(sentences)
+    if len(said) > _MOST_SENTENCES:
+        said[_MOST_SENTENCES:] = [f"And {len(said) - _MOST_SENTENCES} more."]
+    return UsageFault(
+        Code.CATALOG_INVALID, " ".join(said), remedy="Mend the catalog file; docs/catalog.md explains every key."
+    )

@@ -1,10 +1,11 @@
-"""The words of a catalog file: where a platform keeps its instances, their evidence and what blocks their end (SPEC K1)."""
+"""The words of a catalog file: where a platform keeps instances and evidence, and what blocks their end (SPEC K1)."""
 
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic_core import PydanticCustomError
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
 """A name that this file gives to something, used in reports."""
@@ -12,10 +13,19 @@ Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
 Column = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_$]{0,62}$")]
 """A column, as PostgreSQL's own catalog spells it."""
 
-QualifiedTable = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_$]{0,62}\.[A-Za-z_][A-Za-z0-9_$]{0,62}$")]
+QualifiedTable = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_$]{0,62}\.[A-Za-z_][A-Za-z0-9_$]{0,62}$")
+]
 """A table with its schema: `schema.table`."""
 
-Setting = Annotated[str, StringConstraints(pattern=r"^[a-z_][a-z0-9_]*\.[a-z_][a-z0-9_]*$")]
+Setting = Annotated[str, StringConstraints(pattern=r"^[a-z_][a-z0-9_]*(\.[a-z_][a-z0-9_]*)+$", max_length=63)]
+"""A setting that PostgreSQL lets anybody set; never one of its own, which have no dot."""
+
+Value = Annotated[str, StringConstraints(pattern=r"^[^\x00]+$", max_length=200)]
+"""A state or a status, as the column prints it."""
+
+BlockerName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,54}$")]
+"""A blocker's name; shorter, since a statement's column `blocker_…` is named after it and has 63 bytes."""
 
 ROOT = "root"
 """What children call the instance's own row."""
@@ -59,7 +69,7 @@ class Root(_Strict):
     key: Column
     tenant: Column
     state: Column
-    terminal_states: tuple[str, ...] = Field(min_length=1)
+    terminal_states: tuple[Value, ...] = Field(min_length=1)
     policy: Name = Field(description="the shared table that carries the workflow's own retention period")
     section: Section = "instance"
     guard: bool = Field(default=False, description="let the database refuse a deletion without a verified archive")
@@ -109,20 +119,20 @@ class Epochs(_Strict):
 class Blocker(_Strict):
     """Evidence that protects its instance (W3). Whatever is not known to be closed is open."""
 
-    name: Name
+    name: BlockerName
     evidence: Name
     column: Column | None = None
-    closed: tuple[str, ...] = ()
+    closed: tuple[Value, ...] = ()
 
     @model_validator(mode="after")
     def _column_and_values_go_together(self) -> Self:
         if (self.column is None) != (not self.closed):
-            raise ValueError("`column` and `closed` go together; without both, any row blocks")
+            raise PydanticCustomError("blocker", "`column` and `closed` go together; without both, any row blocks")
         return self
 
 
 class InstanceDataset(_Strict):
-    """One dataset of instances that are archived, verified and deleted."""
+    """One dataset of instances that are archived, verified and deleted. The loader sees that its parts fit together."""
 
     version: Literal[1]
     dataset: Name
@@ -133,32 +143,6 @@ class InstanceDataset(_Strict):
     evidence: tuple[Evidence, ...] = Field(min_length=1)
     shared: tuple[Shared, ...] = Field(min_length=1)
     blockers: tuple[Blocker, ...]
-
-    @model_validator(mode="after")
-    def _names_fit_together(self) -> Self:
-        names = [ROOT, *(t.name for t in self.evidence), *(t.name for t in self.shared)]
-        doubles = sorted({n for n in names if names.count(n) > 1})
-        if doubles:
-            raise ValueError(f"named twice: {', '.join(doubles)}")
-        seen = {ROOT}
-        for table in self.evidence:
-            if table.parent not in seen:
-                raise ValueError(f"evidence {table.name}: its parent {table.parent} must be root or stand above it")
-            seen.add(table.name)
-        for shared in self.shared:
-            if shared.parent not in seen:
-                raise ValueError(f"shared {shared.name}: its parent {shared.parent} must stand above it")
-            seen.add(shared.name)
-        evidence = {t.name for t in self.evidence}
-        for wanted, where in [(self.epochs.evidence, "epochs"), *((b.evidence, f"blocker {b.name}") for b in self.blockers)]:
-            if wanted not in evidence:
-                raise ValueError(f"{where}: there is no evidence named {wanted}")
-        policy = next((s for s in self.shared if s.name == self.root.policy), None)
-        if policy is None or policy.retention_days is None or policy.parent != ROOT:
-            raise ValueError(f"root: policy {self.root.policy} must be a shared table of the root with `retention_days`")
-        if len({b.name for b in self.blockers}) != len(self.blockers):
-            raise ValueError("blockers: a name stands twice")
-        return self
 
     @cached_property
     def by_name(self) -> dict[str, Related]:
