@@ -11,6 +11,7 @@ import sys
 import threading
 import urllib.error
 import urllib.request
+from datetime import timedelta
 from pathlib import Path
 
 import boto3
@@ -486,6 +487,17 @@ def test_versions_are_kept_once_versioning_is_enabled(s3):
     first = store.put_object(Bucket="versioned", Key="object", Body=b"first")["VersionId"]
     store.put_object(Bucket="versioned", Key="object", Body=b"second")
     assert store.get_object(Bucket="versioned", Key="object", VersionId=first)["Body"].read() == b"first"
+    store.close()
+
+
+def test_a_locked_version_stays(s3, bucket):
+    store = client(s3)
+    lock = {"ObjectLockMode": "COMPLIANCE", "ObjectLockRetainUntilDate": clock.utc_now() + timedelta(hours=1)}
+    version = store.put_object(Bucket=bucket, Key="object", Body=b"bytes", **lock)["VersionId"]
+    with pytest.raises(ClientError) as refusal:
+        store.delete_object(Bucket=bucket, Key="object", VersionId=version)
+    assert refusal.value.response["Error"]["Code"] == "AccessDenied"
+    assert store.get_object(Bucket=bucket, Key="object", VersionId=version)["Body"].read() == b"bytes"
     store.close()
 
 
