@@ -176,7 +176,7 @@ class S3Api:
     def _about(self, operation: str, key: str, query: Mapping[str, str]) -> dict[str, Any]:
         try:
             return self._ask(operation, query, Action.READ, key)
-        except (Unset, Integrity):
+        except Integrity:
             return {}  # stores name the absence of a lock in several ways; all of them are a 404
 
     def _change(self, key: str, query: Mapping[str, str], text: str) -> None:

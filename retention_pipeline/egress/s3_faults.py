@@ -49,7 +49,7 @@ def fault(action: Action, status: int, code: str) -> RetentionError | Unset:
         status: the HTTP status.
         code: S3's own error code, or nothing.
     """
-    if code in _UNSET:
+    if code in _UNSET and action is Action.SETTINGS:
         return Unset()
     if code in _FULL or status == 507:
         return full()
