@@ -65,12 +65,21 @@ def made(start: int, components: tuple[str, ...], *, sync: bool) -> Iterator[int
     with ExitStack() as stack:
         handle = start
         for component in components:
-            with suppress(FileExistsError):
-                os.mkdir(component, 0o700, dir_fd=handle)
             if sync:
-                os.fsync(handle)
-            handle = stack.enter_context(opened(handle, component))
+                _make(handle, component)
+            try:
+                below = stack.enter_context(opened(handle, component))
+            except FileNotFoundError:
+                _make(handle, component)
+                below = stack.enter_context(opened(handle, component))
+            handle = below
         yield handle
+
+
+def _make(parent: int, name: str) -> None:
+    with suppress(FileExistsError):
+        os.mkdir(name, 0o700, dir_fd=parent)
+    os.fsync(parent)
 
 
 def opened_file(folder: int, name: str) -> int:
