@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
+from io import BytesIO
 
 from cryptography.cobblestone import Cobblestone256Encryptor
 
@@ -130,16 +131,16 @@ def _steps(manifest: bytes | Iterable[bytes]) -> Iterator[bytes | memoryview]:
 
 
 def _encrypt(head: bytes, size: int, pieces: deque[bytes], data_key: bytes, ident: bytes) -> bytes:
-    """Fill one buffer: several times faster than joining what `update` returns."""
-    out = bytearray(size)
-    view = memoryview(out)
-    view[: len(head)] = head
-    end = len(head)
+    """Fill one buffer in place; `BytesIO` gives its bytes away without a copy."""
+    out = BytesIO(bytes(size))
     encryptor = Cobblestone256Encryptor(data_key, body_context(ident))
-    while pieces:
-        end += encryptor.update_into(pieces.popleft(), view[end:])
-    view[end:] = encryptor.finalize()
-    return bytes(view)
+    with out.getbuffer() as view:
+        end = len(head)
+        view[:end] = head
+        while pieces:
+            end += encryptor.update_into(pieces.popleft(), view[end:])
+        view[end:] = encryptor.finalize()
+    return out.getvalue()
 
 
 def _object_limit(limit: int) -> Refused:
