@@ -1,0 +1,121 @@
+"""Reads what a database says of itself, for `catalog check`: from pg_catalog alone, which every login may read."""
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import Any
+
+from retention_pipeline.catalog.model import InstanceDataset
+from retention_pipeline.catalog.schema import (
+    Column,
+    DatabaseFacts,
+    ForeignKey,
+    Index,
+    OnDelete,
+    Policy,
+    TableFacts,
+    TableKind,
+)
+from retention_pipeline.errors import Refused
+from retention_pipeline.postgres import install, system_catalog
+from retention_pipeline.postgres.session import Cursor, rows
+from retention_pipeline.postgres.shape import read_shape, tables_of
+
+
+def read_facts(cursor: Cursor, dataset: InstanceDataset) -> DatabaseFacts:
+    """Read the facts about a dataset's tables, and about every table that refers to one of them.
+
+    Args:
+        cursor: of a transaction of `Session`, whose settings decide how a type is printed.
+        dataset: the catalog's dataset.
+    """
+    wanted = {"tables": list(tables_of(dataset))}
+    columns = _by_table(rows(cursor, system_catalog.COLUMNS, wanted))
+    indexes = _by_table(rows(cursor, system_catalog.INDEXES, wanted))
+    policies = _by_table(rows(cursor, system_catalog.POLICIES, wanted))
+    tables = {
+        row[0]: _table(row[1:], columns[row[0]], indexes[row[0]], policies[row[0]])
+        for row in rows(cursor, system_catalog.TABLES, wanted)
+    }
+    notes: dict[str, str | None] = dict(rows(cursor, system_catalog.FUNCTIONS))
+    expected, functions = _expected(cursor, dataset)
+    return DatabaseFacts(
+        tables=tables,
+        foreign_keys=tuple(_foreign_key(row) for row in rows(cursor, system_catalog.FOREIGN_KEYS, wanted)),
+        installed=notes.get("tenant_directory"),
+        expected=expected,
+        missing_functions=tuple(sorted(functions - set(notes))),
+    )
+
+
+def _expected(cursor: Cursor, dataset: InstanceDataset) -> tuple[str | None, set[str]]:
+    """What this catalog would leave here, its note and its functions; nothing, where a table or column is missing."""
+    shape = read_shape(cursor, tables_of(dataset))
+    try:
+        made = "\n".join(statement.as_string(None) for statement in install.statements(dataset, shape))
+        note = install.installed_digest(dataset, shape)
+    except Refused:
+        return None, set()
+    return note, set(re.findall(r'CREATE FUNCTION retention\."(\w+)"', made))
+
+
+def _by_table(found: Sequence[Sequence[Any]]) -> dict[str, list[Sequence[Any]]]:
+    tables: dict[str, list[Sequence[Any]]] = defaultdict(list)
+    for row in found:
+        tables[row[0]].append(row[1:])
+    return tables
+
+
+def _table(
+    row: Sequence[Any], columns: list[Sequence[Any]], indexes: list[Sequence[Any]], policies: list[Sequence[Any]]
+) -> TableFacts:
+    kind, enabled, forced, heirs, worker_policy, privileges, guarded = row
+    return TableFacts(
+        kind=TableKind[kind],
+        columns={column[0]: _column(column) for column in columns},
+        indexes=tuple(_index(index) for index in indexes),
+        heirs=tuple(heirs),
+        row_security=enabled,
+        row_security_forced=forced,
+        policies=tuple(Policy(command=command, roles=frozenset(roles)) for command, roles in policies),
+        worker_policy=worker_policy,
+        worker_privileges=frozenset(privileges),
+        guarded=guarded,
+    )
+
+
+def _column(row: Sequence[Any]) -> Column:
+    name, kind, base, not_null, generated, identity, labels = row
+    return Column(
+        name=name,
+        type=kind,
+        base=base,
+        not_null=not_null,
+        generated=generated,
+        identity=identity,
+        labels=tuple(labels),
+    )
+
+
+def _index(row: Sequence[Any]) -> Index:
+    name, columns, unique, primary, usable, nulls_distinct = row
+    leading = tuple(takewhile(lambda column: column is not None, columns))
+    return Index(
+        name=name, columns=leading, unique=unique, primary=primary, usable=usable, nulls_distinct=nulls_distinct
+    )
+
+
+def _foreign_key(row: Sequence[Any]) -> ForeignKey:
+    name, table, belongs_to, pairs, parent, on_delete, whole, match_full, deferred = row
+    return ForeignKey(
+        name=name,
+        table=table,
+        belongs_to=belongs_to,
+        pairs=tuple((own, theirs) for own, theirs in pairs),
+        parent=parent,
+        on_delete=OnDelete(on_delete),
+        whole=whole,
+        match_full=match_full,
+        deferred=deferred,
+    )
