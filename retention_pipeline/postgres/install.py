@@ -180,7 +180,7 @@ def functions(dataset: InstanceDataset, shape: SourceShape) -> list[sql.Composed
         _Function(name="resolve_tenant", arguments=(("wanted", "text"),), returns="text", body=_resolve(dataset), readers=everybody),
         _Function(name="foreign_rows", arguments=some[:1], returns=foreign, body=_foreign_rows(dataset, shape, some=False), readers=everybody),
         _Function(name="foreign_rows", arguments=some, returns=foreign, body=_foreign_rows(dataset, shape, some=True), readers=everybody),
-        _Function(name="references_left", arguments=some[1:], returns="bigint", body=_references_left(dataset, shape), readers=(WORKER,)),
+        _Function(name="references_left", arguments=some[1:], returns="SETOF text", body=_references_left(dataset, shape), readers=(WORKER,)),
         _Function(name="lock_policies", arguments=some, returns="bigint", body=_lock_policies(dataset, shape), readers=(WORKER,), volatile=True),
     ]
     return [
@@ -238,17 +238,19 @@ def _foreign_rows_of(dataset: InstanceDataset, shape: SourceShape, related: Rela
 
 
 def _references_left(dataset: InstanceDataset, shape: SourceShape) -> sql.Composed:
-    """How many rows, of whatever tenant, still point at these instances: none may, before the root goes."""
-    counts = []
+    """Which instances a row, of whatever tenant, still points at: none may, before the root goes."""
+    found = []
     for related in dataset.evidence:
         if related.parent == "root":
             own = next(child for child, parent in related.join.items() if parent == dataset.root.key)
-            counts.append(
-                sql.SQL("SELECT count(*) FROM {} AS t WHERE {} = ANY(wanted::{}[])").format(
-                    names.table(related.table), names.column("t", own), sql.SQL(shape.type_of(related.table, own))
+            found.append(
+                sql.SQL("SELECT {own}::text FROM {table} AS t WHERE {own} = ANY(wanted::{type}[])").format(
+                    own=names.column("t", own),
+                    table=names.table(related.table),
+                    type=sql.SQL(shape.type_of(related.table, own)),
                 )
             )
-    return sql.SQL("SELECT coalesce(sum(c.n), 0)::bigint FROM ({}) AS c (n)").format(sql.SQL(" UNION ALL ").join(counts))
+    return sql.SQL(" UNION ").join(found)
 
 
 def _lock_policies(dataset: InstanceDataset, shape: SourceShape) -> sql.Composed:

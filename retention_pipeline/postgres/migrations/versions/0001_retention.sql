@@ -331,16 +331,24 @@ CREATE INDEX ON retention.run_outcomes (tenant_id, job, id DESC);
 
 -- Functions that see more than one tenant, or more than their caller ---------------------------------------------------
 
-CREATE FUNCTION retention.permitted(wanted text) RETURNS boolean
+CREATE FUNCTION retention.principal_permitted(who text, wanted text) RETURNS boolean
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog AS $$
   SELECT coalesce(bool_or(latest.action = 'add'), false)
   FROM (
     SELECT DISTINCT ON (tenant_id) action
     FROM retention.grant_events
-    WHERE principal = session_user AND permission = wanted
+    WHERE principal = who AND permission = wanted
       AND tenant_id IN ('*', nullif(current_setting('retention.tenant_id', true), ''))
     ORDER BY tenant_id, id DESC
   ) AS latest
+$$;
+REVOKE EXECUTE ON FUNCTION retention.principal_permitted(text, text) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION retention.principal_permitted(text, text) TO retention_worker, retention_counter;
+
+-- SECURITY DEFINER keeps `session_user`, the login: nobody can ask in another's name.
+CREATE FUNCTION retention.permitted(wanted text) RETURNS boolean
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog AS $$
+  SELECT retention.principal_permitted(session_user, wanted)
 $$;
 
 CREATE FUNCTION retention.permitted_everywhere(wanted text) RETURNS boolean
@@ -550,6 +558,7 @@ GRANT INSERT ON retention.audit_events, retention.hold_bindings TO retention_cou
 CREATE POLICY counter_audits ON retention.audit_events FOR INSERT TO retention_counter WITH CHECK (true);
 CREATE POLICY counter_binds ON retention.hold_bindings FOR INSERT TO retention_counter WITH CHECK (true);
 GRANT CREATE ON SCHEMA retention TO retention_counter;
+ALTER FUNCTION retention.principal_permitted(text, text) OWNER TO retention_counter;
 ALTER FUNCTION retention.permitted(text) OWNER TO retention_counter;
 ALTER FUNCTION retention.permitted_everywhere(text) OWNER TO retention_counter;
 ALTER FUNCTION retention.bootstrapped() OWNER TO retention_counter;

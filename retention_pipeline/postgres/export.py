@@ -1,0 +1,149 @@
+"""Reads due instances whole, in one snapshot, in batches that are bounded in bytes (DESIGN section 4)."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from retention_pipeline.catalog.loader import Catalog
+from retention_pipeline.errors import Code, Refused
+from retention_pipeline.model.archive import Candidate, Export, Rejected, TableRows
+from retention_pipeline.model.decision import Facts, decide
+from retention_pipeline.model.ids import InstanceId, TenantId
+from retention_pipeline.postgres.content import EMPTY_HASH, ContentStatements, places
+from retention_pipeline.postgres.facts import FactStatements
+from retention_pipeline.postgres.session import Cursor, one, rows
+from retention_pipeline.postgres.shape import SourceShape, read_shape, tables_of
+
+BATCH_BYTES = 32 << 20
+PLAINTEXT_LIMIT = 512 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exporter:
+    """Reads instances of one dataset, under the shape that the catalog was checked against."""
+
+    catalog: Catalog
+    shape: SourceShape
+    held_too: bool = False
+
+    def export(
+        self, cursor: Cursor, tenant: TenantId, candidates: Sequence[Candidate], as_of: object
+    ) -> Iterator[Export | Rejected]:
+        """Give each candidate's export, or why there is none; `cursor` is in a read-only snapshot.
+
+        Candidates that are no longer due, or were changed, are left out without a word: they are not failures.
+        """
+        require_shape(cursor, self.catalog, self.shape)
+        parameters = {"tenant": tenant, "ids": [c.instance for c in candidates], "as_of": as_of}
+        usable, rejected = self._still_eligible(cursor, candidates, parameters)
+        yield from rejected
+        content = ContentStatements(dataset=self.catalog.instances, shape=self.shape)
+        stamp = one(cursor.execute("SELECT now()::text, current_setting('server_version')"))
+        sizes = dict(rows(cursor, content.sizes(), {**parameters, "ids": list(usable)}))
+        too_large = [instance for instance, size in sizes.items() if size > PLAINTEXT_LIMIT]
+        for instance in too_large:
+            yield Rejected(instance=InstanceId(instance), code=Code.PLAINTEXT_LIMIT_EXCEEDED)
+        kept = {instance: size for instance, size in sizes.items() if instance not in set(too_large)}
+        statement = content.rows()
+        for batch in _by_bytes(kept):
+            cursor.execute(statement, {**parameters, "ids": batch})
+            for row in cursor:
+                yield self._assemble(tenant, usable[row[0]], row[1:], stamp)
+
+    def _still_eligible(
+        self, cursor: Cursor, candidates: Sequence[Candidate], parameters: dict[str, Any]
+    ) -> tuple[dict[str, Candidate], list[Rejected]]:
+        facts = FactStatements(dataset=self.catalog.instances, shape=self.shape)
+        by_id = {c.instance: c for c in candidates}
+        usable: dict[str, Candidate] = {}
+        rejected: list[Rejected] = []
+        for row in read_some(cursor, facts, parameters):
+            candidate = by_id[row.instance]
+            if row.facts.foreign:
+                rejected.append(Rejected(instance=row.instance, code=Code.FOREIGN_ROW))
+            elif row.may_go(held_too=self.held_too) and row.epoch == candidate.epoch:
+                usable[row.instance] = candidate
+        return usable, rejected
+
+    def _assemble(self, tenant: TenantId, candidate: Candidate, texts: Sequence[str], stamp: Sequence[str]) -> Export:
+        tables, versions, contents = [], [], []
+        for place, text in zip(places(self.catalog.instances), texts, strict=True):
+            count, version_hash, content_hash, values = orjson.loads(text)
+            columns = tuple(column.recorded() for column in self.shape.columns(place.table))
+            tables.append(
+                TableRows(
+                    name=place.name,
+                    section=place.section,
+                    table=place.table,
+                    columns=columns,
+                    rows=tuple(tuple(row) for row in values),
+                )
+            )
+            (contents if place.shared else versions).append((place.name, count, content_hash or version_hash))
+        return Export(
+            tenant=tenant,
+            candidate=candidate,
+            captured_at=stamp[0],
+            server_version=stamp[1],
+            catalog_digest=self.catalog.digest,
+            tables=tuple(tables),
+            fingerprint=digest_of(versions),
+            shared_digest=digest_of(contents),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceFacts:
+    """Facts of one instance, with what names it."""
+
+    instance: InstanceId
+    epoch: int | None
+    policy_key: str | None
+    facts: Facts
+
+    def may_go(self, *, held_too: bool) -> bool:
+        """Whether nothing protects it; on the explicit path a hold does not (W8), it is bound instead (A9)."""
+        decision = decide(self.facts)
+        return decision.go or (held_too and self.facts.due and set(decision.blockers) == {"legal_hold"})
+
+
+def read_some(cursor: Cursor, facts: FactStatements, parameters: dict[str, Any]) -> list[InstanceFacts]:
+    """The facts of the instances named in `ids`, as this transaction sees them now."""
+    cursor.execute(facts.some(), parameters)
+    return [
+        InstanceFacts(instance=InstanceId(row[0]), epoch=row[1], policy_key=row[2], facts=facts.read_facts(row[3:]))
+        for row in cursor
+    ]
+
+
+def digest_of(parts: Sequence[tuple[str, int, str]]) -> bytes:
+    """One digest over tables: name, number of rows, hash. The swap computes the same from what it deletes."""
+    text = "\n".join(f"{name} {count} {found if count else EMPTY_HASH}" for name, count, found in parts)
+    return hashlib.sha256(text.encode()).digest()
+
+
+def require_shape(cursor: Cursor, catalog: Catalog, shape: SourceShape) -> None:
+    """Refuse to work on a table that was changed since the catalog was checked (F19)."""
+    if read_shape(cursor, tables_of(catalog.instances)).digest() != shape.digest():
+        raise Refused(
+            Code.CATALOG_INVALID,
+            "A source table changed its columns during the run; nothing was deleted.",
+            remedy="Run `retention catalog check`, then run again.",
+        )
+
+
+def _by_bytes(sizes: dict[str, int]) -> Iterator[list[str]]:
+    batch: list[str] = []
+    total = 0
+    for instance, size in sizes.items():
+        if batch and total + size > BATCH_BYTES:
+            yield batch
+            batch, total = [], 0
+        batch.append(instance)
+        total += size
+    if batch:
+        yield batch
+

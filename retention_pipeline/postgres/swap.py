@@ -1,0 +1,273 @@
+"""Deletes verified instances by compare-and-swap, with receipt, hold binding and audit event in one transaction (SPEC A7).
+
+In this order, all in one READ COMMITTED transaction, each statement with its own fresh snapshot:
+
+1. lock the roots that nobody else has, and take the lock that a legal hold takes;
+2. hold the rows that carry retention periods still;
+3. the attempts: verified, ours by fence, verified at most an hour ago by the database's clock;
+4. decide again, foreign rows over all tenants included;
+5. compare the shared rows by content;
+6. delete children, then prove over all tenants that nothing refers to the roots, then delete the roots, each returning what
+   went; a difference from the fingerprint undoes it all, and the rest is tried again without the one that differs;
+7. receipts, attempts, hold bindings, audit events.
+
+A fingerprint that is read before the deletion is not enough: an update that is not yet committed is not in it, and the
+deletion then waits and removes the newer version. What the deletion returns is what really went.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+import psycopg
+from psycopg import sql
+from psycopg.types.json import Jsonb
+
+from retention_pipeline.catalog.loader import Catalog
+from retention_pipeline.errors import Code, Integrity
+from retention_pipeline.model.archive import DeletionReceipt, Rejected, VerifiedObject
+from retention_pipeline.model.ids import InstanceId, TenantId
+from retention_pipeline.model.people import Approval
+from retention_pipeline.postgres.content import ContentStatements, places
+from retention_pipeline.postgres.export import InstanceFacts, digest_of, read_some, require_shape
+from retention_pipeline.postgres.facts import FactStatements
+from retention_pipeline.postgres.session import Cursor, rows
+from retention_pipeline.postgres.shape import SourceShape
+
+_LOCK_LIKE_A_HOLD = sql.SQL(
+    "SELECT pg_advisory_xact_lock(retention.instance_lock(%(tenant)s::text, id))"
+    " FROM (SELECT unnest(%(ids)s::text[]) AS id ORDER BY 1) AS ordered"
+)
+_ATTEMPTS = sql.SQL("""
+SELECT a.instance_id, a.fingerprint, a.shared_digest FROM retention.attempts AS a
+JOIN unnest(%(attempts)s::uuid[], %(fences)s::bigint[]) AS mine (id, fence) ON mine.id = a.id AND mine.fence = a.fence
+WHERE a.tenant_id = %(tenant)s::text AND a.state = 'verified' AND a.verified_at > clock_timestamp() - interval '1 hour'
+ORDER BY a.id FOR UPDATE OF a
+""")
+_BIND_HOLDS = sql.SQL("""
+INSERT INTO retention.hold_bindings (attempt_id, hold_event_id, tenant_id)
+SELECT a.id, h.id, a.tenant_id FROM retention.attempts AS a
+JOIN retention.hold_events AS h ON h.tenant_id = a.tenant_id AND h.instance_id = a.instance_id AND h.action = 'hold'
+WHERE a.tenant_id = %(tenant)s::text AND a.id = ANY(%(attempts)s::uuid[])
+  AND NOT EXISTS (SELECT FROM retention.hold_events AS r WHERE r.tenant_id = h.tenant_id AND r.instance_id = h.instance_id
+    AND r.matter = h.matter AND r.id > h.id AND r.action = 'release')
+ON CONFLICT DO NOTHING
+""")
+_FINISH = sql.SQL("""
+UPDATE retention.attempts SET state = 'source_deleted', source_deleted_at = clock_timestamp()
+WHERE tenant_id = %(tenant)s::text AND id = ANY(%(attempts)s::uuid[]) AND state = 'verified'
+""")
+_RECEIPTS = sql.SQL("""
+INSERT INTO retention.receipts (attempt_id, tenant_id, instance_id, epoch, approval_id, actor, run, rows_by_table)
+SELECT r.attempt, %(tenant)s::text, r.instance, r.epoch, %(approval)s::uuid, %(actor)s::text, %(run)s::text, r.tables
+FROM unnest(%(attempts)s::uuid[], %(instances)s::text[], %(epochs)s::integer[], %(tables)s::jsonb[])
+  AS r (attempt, instance, epoch, tables)
+""")
+_AUDIT = sql.SQL("""
+INSERT INTO retention.audit_events (tenant_id, actor, kind, subject, outcome, correlation, run, details)
+SELECT %(tenant)s::text, %(actor)s::text, 'instance.deleted', r.instance, 'done', r.attempt::text, %(run)s::text,
+  jsonb_build_object('epoch', r.epoch, 'approval', %(approval)s::text, 'rows', r.tables)
+FROM unnest(%(attempts)s::uuid[], %(instances)s::text[], %(epochs)s::integer[], %(tables)s::jsonb[])
+  AS r (attempt, instance, epoch, tables)
+""")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swap:
+    """One transaction's work for one tenant."""
+
+    catalog: Catalog
+    shape: SourceShape
+    tenant: TenantId
+    as_of: Any
+    approval: Approval
+    run: str
+    held_too: bool = False
+
+    def delete(
+        self, cursor: Cursor, verified: Sequence[VerifiedObject]
+    ) -> tuple[list[DeletionReceipt], list[Rejected]]:
+        """Delete what is unchanged and still eligible; name the rest, and why it stays."""
+        by_id = {v.stored.instance: v.stored for v in verified}
+        require_shape(cursor, self.catalog, self.shape)
+        rejected: dict[str, Code] = {}
+        locked = self._lock(cursor, list(by_id), rejected)
+        recorded = self._attempts(cursor, verified, locked, rejected)
+        going = self._still_eligible(cursor, by_id, list(recorded), rejected)
+        going = self._same_shared_rows(cursor, going, recorded, rejected)
+        going = self._delete_unchanged(cursor, going, recorded, rejected)
+        receipts = [
+            DeletionReceipt(
+                attempt=by_id[i].attempt, instance=i, epoch=by_id[i].epoch, rows=sum(self._deleted_rows(by_id[i].rows_by_table).values())
+            )
+            for i in going
+        ]
+        if going:
+            self._record(cursor, [by_id[i] for i in going])
+        return receipts, [
+            Rejected(instance=InstanceId(i), code=code, attempt=by_id[InstanceId(i)].attempt) for i, code in rejected.items()
+        ]
+
+    def _parameters(self, ids: Sequence[str]) -> dict[str, Any]:
+        return {"tenant": self.tenant, "ids": list(ids), "as_of": self.as_of}
+
+    def _content(self) -> ContentStatements:
+        return ContentStatements(dataset=self.catalog.instances, shape=self.shape)
+
+    def _lock(self, cursor: Cursor, ids: list[InstanceId], rejected: dict[str, Code]) -> list[InstanceId]:
+        content = self._content()
+        locked = dict(rows(cursor, content.lock_roots(), self._parameters(ids)))
+        missing = set(ids) - set(locked)
+        if missing:
+            present = {row[0] for row in rows(cursor, content.present(), self._parameters(sorted(missing)))}
+            # W11: gone without our receipt. Locked by somebody else: not a failure, its turn comes.
+            rejected.update(dict.fromkeys(missing - present, Code.FOREIGN_DELETER))
+            rejected.update(dict.fromkeys(missing & present, Code.SOURCE_BUSY))
+        cursor.execute(_LOCK_LIKE_A_HOLD, self._parameters(list(locked)))
+        cursor.execute(
+            sql.SQL("SELECT retention.lock_policies(%(tenant)s::text, %(ids)s::text[])"),
+            self._parameters(sorted(set(locked.values()))),
+        )
+        return [InstanceId(i) for i in locked]
+
+    def _attempts(
+        self,
+        cursor: Cursor,
+        verified: Sequence[VerifiedObject],
+        locked: list[InstanceId],
+        rejected: dict[str, Code],
+    ) -> dict[InstanceId, tuple[bytes, bytes]]:
+        mine = [v.stored for v in verified if v.stored.instance in set(locked)]
+        parameters = {
+            "tenant": self.tenant,
+            "attempts": [s.attempt for s in mine],
+            "fences": [s.fence for s in mine],
+        }
+        found = {
+            InstanceId(row[0]): (bytes(row[1]), bytes(row[2])) for row in rows(cursor, _ATTEMPTS, parameters)
+        }
+        rejected.update({i: Code.LEASE_LOST for i in locked if i not in found})
+        return found
+
+    def _still_eligible(
+        self, cursor: Cursor, by_id: dict[InstanceId, Any], ids: list[InstanceId], rejected: dict[str, Code]
+    ) -> list[InstanceId]:
+        facts = FactStatements(dataset=self.catalog.instances, shape=self.shape)
+        going = []
+        for found in read_some(cursor, facts, self._parameters(ids)):
+            code = self._refusal(found, by_id[found.instance].epoch)
+            if code is None:
+                going.append(found.instance)
+            else:
+                rejected[found.instance] = code
+        return going
+
+    def _refusal(self, found: InstanceFacts, epoch: int) -> Code | None:
+        if found.facts.foreign:
+            return Code.FOREIGN_ROW
+        if found.epoch != epoch:
+            return Code.SOURCE_CHANGED
+        return None if found.may_go(held_too=self.held_too) else Code.NOT_ELIGIBLE
+
+    def _same_shared_rows(
+        self,
+        cursor: Cursor,
+        going: list[InstanceId],
+        recorded: dict[InstanceId, tuple[bytes, bytes]],
+        rejected: dict[str, Code],
+    ) -> list[InstanceId]:
+
+        shared = [place.name for place in places(self.catalog.instances) if place.shared]
+        same = []
+        for row in rows(cursor, self._content().shared_content(), self._parameters(going)):
+            parts = [(name, *_count_and_content(orjson.loads(text))) for name, text in zip(shared, row[1:], strict=True)]
+            if digest_of(parts) == recorded[row[0]][1]:
+                same.append(InstanceId(row[0]))
+            else:
+                rejected[row[0]] = Code.SOURCE_CHANGED
+        return same
+
+    def _delete_unchanged(
+        self,
+        cursor: Cursor,
+        going: list[InstanceId],
+        recorded: dict[InstanceId, tuple[bytes, bytes]],
+        rejected: dict[str, Code],
+    ) -> list[InstanceId]:
+        """Delete, compare what went, and where anything differs undo it all and go on without the ones that differ.
+
+        A reference from a table that the catalog does not name fails the whole statement: halves are tried until the one
+        instance is found, so that 999 others still go (F7).
+        """
+        while going:
+            cursor.execute("SAVEPOINT swap")
+            try:
+                wrong = self._try(cursor, going, recorded)
+            except psycopg.errors.ForeignKeyViolation:
+                cursor.execute("ROLLBACK TO SAVEPOINT swap")
+                if len(going) == 1:
+                    rejected[going[0]] = Code.UNNAMED_REFERENCE
+                    return []
+                half = len(going) // 2
+                first = self._delete_unchanged(cursor, going[:half], recorded, rejected)
+                return first + self._delete_unchanged(cursor, going[half:], recorded, rejected)
+            if not wrong:
+                cursor.execute("RELEASE SAVEPOINT swap")
+                return going
+            cursor.execute("ROLLBACK TO SAVEPOINT swap")
+            rejected.update(wrong)
+            going = [i for i in going if i not in wrong]
+        return going
+
+    def _try(
+        self, cursor: Cursor, going: list[InstanceId], recorded: dict[InstanceId, tuple[bytes, bytes]]
+    ) -> dict[InstanceId, Code]:
+        """Delete all of them, and name those that must not have gone."""
+        content = self._content()
+        parameters = self._parameters(going)
+        gone: dict[str, dict[str, tuple[int, str]]] = {}
+        for evidence in self.catalog.instances.deletion_order():
+            statement = content.delete_evidence(evidence)
+            gone[evidence.name] = {r[0]: (r[1], r[2]) for r in rows(cursor, statement, parameters)}
+        left = rows(cursor, sql.SQL("SELECT * FROM retention.references_left(%(ids)s::text[])"), parameters)
+        if left:
+            return {InstanceId(r[0]): Code.FOREIGN_ROW for r in left}
+        gone["root"] = {r[0]: (r[1], r[2]) for r in rows(cursor, content.delete_roots(), parameters)}
+        own = [place.name for place in places(self.catalog.instances) if not place.shared]
+        return {
+            i: Code.SOURCE_CHANGED
+            for i in going
+            if digest_of([(name, *gone[name].get(i, (0, ""))) for name in own]) != recorded[i][0]
+        }
+
+    def _deleted_rows(self, rows_by_table: dict[str, int]) -> dict[str, int]:
+        own = {place.name for place in places(self.catalog.instances) if not place.shared}
+        return {name: n for name, n in rows_by_table.items() if name in own}
+
+    def _record(self, cursor: Cursor, gone: Sequence[Any]) -> None:
+        parameters = {
+            "tenant": self.tenant,
+            "attempts": [s.attempt for s in gone],
+            "instances": [s.instance for s in gone],
+            "epochs": [s.epoch for s in gone],
+            "tables": [Jsonb(self._deleted_rows(s.rows_by_table)) for s in gone],
+            "approval": self.approval.id,
+            "actor": self.approval.actor,
+            "run": self.run,
+        }
+        cursor.execute(_BIND_HOLDS, parameters)
+        for statement in (_FINISH, _RECEIPTS, _AUDIT):
+            cursor.execute(statement, parameters)
+            if cursor.rowcount != len(gone):
+                raise Integrity(
+                    Code.LEASE_LOST,
+                    "An attempt changed hands during the deletion; nothing was deleted.",
+                    remedy="Run again; the next run takes what is still due.",
+                )
+
+
+def _count_and_content(content: list[Any]) -> tuple[int, str]:
+    return int(content[0]), str(content[2])
+
+
