@@ -72,6 +72,8 @@ def nothing_else_refers(seen: Comparison) -> Iterator[Fault]:
             continue
         path = named[key.belongs_to]
         child = next((t for _, t in related(seen.dataset) if t.table == key.belongs_to), None)
+        if child and not seen.have(child.table, child.join):
+            continue  # its join is another fault; nobody can say yet which link this is
         if isinstance(child, Evidence) and is_declared(seen, key, child):
             yield from _declared_action(seen, key, child, (*path, "join"))
         else:
