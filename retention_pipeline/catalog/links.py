@@ -6,9 +6,10 @@ What a foreign key to a row that the product deletes may do with the rows that r
   holds, SET NULL and SET DEFAULT would change them, RESTRICT and NO ACTION would keep the instance for ever.
 - From evidence to its parent, as the catalog says: the swap deletes children itself before their parent, so no action
   fires there. NO ACTION and RESTRICT are best. CASCADE is allowed for children of the root: the root is locked first,
-  and the swap proves over all tenants that nothing refers to it any more. Below another parent, which is not locked, a
-  row that is inserted meanwhile would cascade away unarchived: a warning. SET NULL and SET DEFAULT are a warning too:
+  and the swap proves over all tenants that nothing refers to it any more. SET NULL and SET DEFAULT there are a warning:
   whoever deletes outside the product leaves evidence behind that no instance, and so no archive, will ever hold.
+  Below another parent, which is not locked, only an action that refuses: a row whose insertion commits between the
+  deletion of its siblings and that of its parent would be destroyed or changed unarchived (tried: CASCADE loses it).
 - From evidence, the root, a shared table or the tenants by any other link: only an action that refuses; the others
   would destroy or change rows of another instance. Where it refuses, evidence has to go before what it refers to.
 """
@@ -93,11 +94,11 @@ def _unnamed(seen: Comparison, key: ForeignKey, path: EntryPath) -> Fault:
 
 def _declared_action(seen: Comparison, key: ForeignKey, child: Evidence, path: EntryPath) -> Iterator[Fault]:
     code = FaultCode.CATALOG_FOREIGN_KEY_ACTION
-    if key.on_delete in {OnDelete.SET_NULL, OnDelete.SET_DEFAULT}:
+    if child.parent != ROOT and not key.on_delete.refuses:
+        sentence = f"{_said(key)}: a row that is inserted while its parent goes would be lost or changed, unarchived."
+        yield seen.error(code, path, sentence, _REFUSING)
+    elif key.on_delete in {OnDelete.SET_NULL, OnDelete.SET_DEFAULT}:
         sentence = f"{_said(key)}: a deletion outside the product leaves evidence that belongs to no instance."
-        yield seen.warning(code, path, sentence, _REFUSING)
-    elif key.on_delete is OnDelete.CASCADE and child.parent != ROOT:
-        sentence = f"{_said(key)}: a row that is inserted while its parent goes would vanish with it, unarchived."
         yield seen.warning(code, path, sentence, _REFUSING)
 
 

@@ -1,5 +1,6 @@
 """The catalog against real databases: one change of the schema, one fault with its name (K2, F14, F18)."""
 
+from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
 
 import psycopg
@@ -15,6 +16,7 @@ from retention_pipeline.postgres.session import Session
 SHIPPED = resources.files("retention_pipeline.catalog").joinpath("workflow_instances.yaml").read_text()
 ROOT = "nucleus.workflow_instances"
 EXECUTIONS = "nucleus.workflow_executions"
+ID = "00000000-0000-4000-8000-000000000001"
 
 
 def line_of(part):
@@ -157,23 +159,59 @@ def test_cascade_from_a_named_child_of_the_root_is_allowed(database):
     assert faults(database) == ()
 
 
-def test_cascade_further_down_and_set_null_are_warnings(database):
+def test_set_null_from_a_named_child_of_the_root_is_a_warning(database):
+    fault = only(database, *again("nucleus.workflow_contexts", "instance_id", ROOT, "ON DELETE SET NULL"))
+    assert (fault.code, fault.severity) == (FaultCode.CATALOG_FOREIGN_KEY_ACTION, Severity.WARNING)
+    require_sound([fault])
+
+
+def test_cascade_further_down_would_lose_a_row_that_is_inserted_meanwhile(database):
+    table = "nucleus.workflow_action_checkpoints"
+    fault = only(database, *again(table, "execution_id", EXECUTIONS, "ON DELETE CASCADE"))
+    assert (fault.code, fault.severity) == (FaultCode.CATALOG_FOREIGN_KEY_ACTION, Severity.ERROR)
+    assert (workflow_rows(database), late_insert(database)) == (1, 0)
+
+
+def workflow_rows(database):
+    """One execution of one instance, without the guards that would refuse to delete it here."""
     run(
         database,
-        *again(
-            "nucleus.workflow_action_checkpoints", "execution_id", "nucleus.workflow_executions", "ON DELETE CASCADE"
-        ),
-        *again("nucleus.workflow_contexts", "instance_id", ROOT, "ON DELETE SET NULL"),
+        "DROP TRIGGER retention_guard ON nucleus.workflow_instances",
+        f"INSERT INTO nucleus.tenants VALUES ('{ID}', 'tenant')",
+        f"INSERT INTO nucleus.workflows (id, tenant_id, name, definition) VALUES ('{ID}', '{ID}', 'w', '{{}}')",
+        f"INSERT INTO {ROOT} (id, tenant_id, workflow_id, state) VALUES ('{ID}', '{ID}', '{ID}', 'running')",
+        f"INSERT INTO {EXECUTIONS} (id, tenant_id, instance_id, status) VALUES ('{ID}', '{ID}', '{ID}', 'succeeded')",
     )
-    found = faults(database)
-    assert {(fault.code, fault.severity) for fault in found} == {
-        (FaultCode.CATALOG_FOREIGN_KEY_ACTION, Severity.WARNING)
-    }
-    assert [fault.sentence.split()[0] for fault in found] == [
-        "nucleus.workflow_contexts",
-        "nucleus.workflow_action_checkpoints",
-    ]
-    require_sound(found)
+    return count(database, EXECUTIONS)
+
+
+def late_insert(database):
+    """How many checkpoints are left, of one that commits while the rows around it are deleted as a swap does it."""
+    checkpoints = "nucleus.workflow_action_checkpoints"
+    with database.superuser() as writer, database.superuser() as swap, ThreadPoolExecutor() as pool:
+        writer.execute("BEGIN")
+        writer.execute(f"INSERT INTO {checkpoints} (tenant_id, execution_id, step) VALUES ('{ID}', '{ID}', 'late')")
+        swap.execute("BEGIN")
+        swap.execute(f"SELECT FROM {ROOT} WHERE id = '{ID}' FOR UPDATE")
+        assert swap.execute(f"DELETE FROM {checkpoints} WHERE execution_id = '{ID}'").rowcount == 0
+        waiting = pool.submit(swap.execute, f"DELETE FROM {EXECUTIONS} WHERE instance_id = '{ID}'")
+        while not waits(database, swap.info.backend_pid):
+            assert not waiting.done()
+        writer.execute("COMMIT")
+        assert waiting.result().rowcount == 1
+        swap.execute("COMMIT")
+    return count(database, checkpoints)
+
+
+def waits(database, pid):
+    with database.superuser() as connection:
+        query = "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = %s"
+        return connection.execute(query, [pid]).fetchone()[0]
+
+
+def count(database, table):
+    with database.superuser() as connection:
+        return connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
 
 
 @pytest.mark.parametrize(

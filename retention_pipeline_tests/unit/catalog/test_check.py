@@ -346,21 +346,23 @@ def test_what_refers_to_rows_that_stay_is_nobodys_concern(parent):
 
 
 @pytest.mark.parametrize(
-    ("child", "action", "warned"),
+    ("child", "action", "severity"),
     [
-        ("app.jobs", OnDelete.NO_ACTION, False),
-        ("app.jobs", OnDelete.RESTRICT, False),
-        ("app.jobs", OnDelete.CASCADE, False),
-        ("app.jobs", OnDelete.SET_NULL, True),
-        ("app.jobs", OnDelete.SET_DEFAULT, True),
-        ("app.steps", OnDelete.RESTRICT, False),
-        ("app.steps", OnDelete.CASCADE, True),
-        ("app.steps", OnDelete.SET_NULL, True),
+        ("app.jobs", OnDelete.NO_ACTION, None),
+        ("app.jobs", OnDelete.RESTRICT, None),
+        ("app.jobs", OnDelete.CASCADE, None),
+        ("app.jobs", OnDelete.SET_NULL, Severity.WARNING),
+        ("app.jobs", OnDelete.SET_DEFAULT, Severity.WARNING),
+        ("app.steps", OnDelete.NO_ACTION, None),
+        ("app.steps", OnDelete.RESTRICT, None),
+        ("app.steps", OnDelete.CASCADE, Severity.ERROR),
+        ("app.steps", OnDelete.SET_NULL, Severity.ERROR),
+        ("app.steps", OnDelete.SET_DEFAULT, Severity.ERROR),
     ],
 )
-def test_what_a_named_childs_own_link_may_do(child, action, warned):
+def test_what_a_named_childs_own_link_may_do(child, action, severity):
     found = check(CATALOG, with_action(child, action))
-    wanted = [(FaultCode.CATALOG_FOREIGN_KEY_ACTION, Severity.WARNING)] if warned else []
+    wanted = [(FaultCode.CATALOG_FOREIGN_KEY_ACTION, severity)] if severity else []
     assert [(fault.code, fault.severity) for fault in found] == wanted
 
 
