@@ -2,12 +2,25 @@
 
 from dataclasses import replace
 from itertools import combinations
+from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from retention_pipeline.catalog.check import Fault, FaultCode, Severity, check, require_sound
 from retention_pipeline.catalog.consistency import related, tables
 from retention_pipeline.catalog.loader import parse
+from retention_pipeline.catalog.model import (
+    Blocker,
+    Ephemeral,
+    Epochs,
+    Evidence,
+    InstanceDataset,
+    Root,
+    Section,
+    Shared,
+    Tenants,
+)
 from retention_pipeline.catalog.schema import (
     Column,
     DatabaseFacts,
@@ -87,6 +100,7 @@ KEYS = {
     "app.kinds": [("id",)],
 }
 SEARCHES = {"app.cases": [("tenant", "state")], "app.jobs": [("case_id",)], "app.steps": [("job_id",)]}
+MODELS = (InstanceDataset, Tenants, Root, Epochs, Evidence, Shared, Ephemeral, Blocker)
 EVERYBODY = Policy(command="ALL", roles=frozenset({"retention_worker", "retention_operator"}))
 
 
@@ -474,6 +488,14 @@ def test_faults_come_in_the_order_of_the_lines():
 
 def test_codes_are_stable_and_safe():
     assert all(code.value == f"RETENTION_{code.name}" for code in FaultCode)
+
+
+def test_the_reference_has_every_code_and_every_key():
+    reference = Path(__file__).resolve().parents[3].joinpath("docs", "catalog.md").read_text(encoding="utf-8")
+    keys = {key for model in MODELS for key in model.model_fields}
+    assert {name for name in (*FaultCode.__members__, *keys) if f"`{name}`" not in reference} == {"payload", "mirrors"}
+    assert all(f"`{section}`" in reference for section in get_args(Section))
+    assert "`{payload: column, mirrors: [columns]}`" in reference
 
 
 def test_an_error_stops_and_a_warning_does_not():
