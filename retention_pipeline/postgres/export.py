@@ -42,7 +42,7 @@ class Exporter:
         yield from rejected
         content = ContentStatements(dataset=self.catalog.instances, shape=self.shape)
         stamp = one(cursor.execute("SELECT now()::text, current_setting('server_version')"))
-        sizes = dict(rows(cursor, content.sizes(), {**parameters, "ids": list(usable)}))
+        sizes: dict[str, int] = dict(rows(cursor, content.sizes(), {**parameters, "ids": list(usable)}))
         too_large = [instance for instance, size in sizes.items() if size > PLAINTEXT_LIMIT]
         for instance in too_large:
             yield Rejected(instance=InstanceId(instance), code=Code.PLAINTEXT_LIMIT_EXCEEDED)
@@ -69,7 +69,9 @@ class Exporter:
         return usable, rejected
 
     def _assemble(self, tenant: TenantId, candidate: Candidate, texts: Sequence[str], stamp: Sequence[str]) -> Export:
-        tables, versions, contents = [], [], []
+        tables: list[TableRows] = []
+        versions: list[tuple[str, int, str]] = []
+        contents: list[tuple[str, int, str]] = []
         for place, text in zip(places(self.catalog.instances), texts, strict=True):
             count, version_hash, content_hash, values = orjson.loads(text)
             columns = tuple(column.recorded() for column in self.shape.columns(place.table))

@@ -1,7 +1,6 @@
 """Leases, approvals, preflights, set-asides, audit events and outcomes: the records around the work."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -14,6 +13,7 @@ from retention_pipeline.model.ids import InstanceId, TenantId
 from retention_pipeline.model.inventory import Inventory
 from retention_pipeline.model.outcome import RunReport
 from retention_pipeline.model.people import Approval, Job
+from retention_pipeline.model.work import Acknowledged
 from retention_pipeline.postgres.session import Cursor, one, rows
 
 BACKOFF_MINUTES = 5
@@ -113,18 +113,6 @@ def _invalid(what: str) -> Refused:
     return Refused(
         Code.APPROVAL_INVALID, what, remedy="Make a new one: `retention approve`, or `--apply` at the command line."
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Acknowledged:
-    """The counts that a person accepted (W10, G8)."""
-
-    preflight: str
-    total: int
-    eligible: int
-    due: int
-    blocked_due: int
-    missing_epochs: int
 
 
 _PREFLIGHT = sql.SQL("""

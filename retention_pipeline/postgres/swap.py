@@ -32,6 +32,7 @@ from retention_pipeline.model.people import Approval
 from retention_pipeline.postgres.content import ContentStatements, places
 from retention_pipeline.postgres.export import InstanceFacts, digest_of, read_some, require_shape
 from retention_pipeline.postgres.facts import FactStatements
+from retention_pipeline.postgres.oversight import clear_set_aside
 from retention_pipeline.postgres.session import Cursor, rows
 from retention_pipeline.postgres.shape import SourceShape
 
@@ -91,7 +92,7 @@ class Swap:
         """Delete what is unchanged and still eligible; name the rest, and why it stays."""
         by_id = {v.stored.instance: v.stored for v in verified}
         require_shape(cursor, self.catalog, self.shape)
-        rejected: dict[str, Code] = {}
+        rejected: dict[InstanceId, Code] = {}
         locked = self._lock(cursor, list(by_id), rejected)
         recorded = self._attempts(cursor, verified, locked, rejected)
         going = self._still_eligible(cursor, by_id, list(recorded), rejected)
@@ -115,9 +116,9 @@ class Swap:
     def _content(self) -> ContentStatements:
         return ContentStatements(dataset=self.catalog.instances, shape=self.shape)
 
-    def _lock(self, cursor: Cursor, ids: list[InstanceId], rejected: dict[str, Code]) -> list[InstanceId]:
+    def _lock(self, cursor: Cursor, ids: list[InstanceId], rejected: dict[InstanceId, Code]) -> list[InstanceId]:
         content = self._content()
-        locked = dict(rows(cursor, content.lock_roots(), self._parameters(ids)))
+        locked: dict[str, str] = dict(rows(cursor, content.lock_roots(), self._parameters(ids)))
         missing = set(ids) - set(locked)
         if missing:
             present = {row[0] for row in rows(cursor, content.present(), self._parameters(sorted(missing)))}
@@ -136,7 +137,7 @@ class Swap:
         cursor: Cursor,
         verified: Sequence[VerifiedObject],
         locked: list[InstanceId],
-        rejected: dict[str, Code],
+        rejected: dict[InstanceId, Code],
     ) -> dict[InstanceId, tuple[bytes, bytes]]:
         mine = [v.stored for v in verified if v.stored.instance in set(locked)]
         parameters = {
@@ -151,7 +152,7 @@ class Swap:
         return found
 
     def _still_eligible(
-        self, cursor: Cursor, by_id: dict[InstanceId, Any], ids: list[InstanceId], rejected: dict[str, Code]
+        self, cursor: Cursor, by_id: dict[InstanceId, Any], ids: list[InstanceId], rejected: dict[InstanceId, Code]
     ) -> list[InstanceId]:
         facts = FactStatements(dataset=self.catalog.instances, shape=self.shape)
         going = []
@@ -175,7 +176,7 @@ class Swap:
         cursor: Cursor,
         going: list[InstanceId],
         recorded: dict[InstanceId, tuple[bytes, bytes]],
-        rejected: dict[str, Code],
+        rejected: dict[InstanceId, Code],
     ) -> list[InstanceId]:
 
         shared = [place.name for place in places(self.catalog.instances) if place.shared]
@@ -193,7 +194,7 @@ class Swap:
         cursor: Cursor,
         going: list[InstanceId],
         recorded: dict[InstanceId, tuple[bytes, bytes]],
-        rejected: dict[str, Code],
+        rejected: dict[InstanceId, Code],
     ) -> list[InstanceId]:
         """Delete, compare what went, and where anything differs undo it all and go on without the ones that differ.
 
@@ -256,6 +257,7 @@ class Swap:
             "actor": self.approval.actor,
             "run": self.run,
         }
+        clear_set_aside(cursor, self.tenant, parameters["instances"])
         cursor.execute(_BIND_HOLDS, parameters)
         for statement in (_FINISH, _RECEIPTS, _AUDIT):
             cursor.execute(statement, parameters)

@@ -10,7 +10,9 @@ down_revision = None
 
 def upgrade() -> None:
     # The driver's own connection: the file holds many statements, and its percent signs are no parameters.
-    op.get_bind().connection.driver_connection.execute(Path(__file__).with_suffix(".sql").read_text(encoding="utf-8"))
+    driver = op.get_bind().connection.driver_connection
+    assert driver is not None
+    driver.execute(Path(__file__).with_suffix(".sql").read_text(encoding="utf-8"))
 
 
 def downgrade() -> None:

@@ -1,0 +1,176 @@
+"""Puts an archived instance back, in one transaction that commits only what reads back identical (SPEC A17)."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+import psycopg
+from psycopg import sql
+
+from retention_pipeline.catalog.loader import Catalog
+from retention_pipeline.errors import Code, Integrity, Refused
+from retention_pipeline.model.archive import TableRows
+from retention_pipeline.model.ids import AttemptId, TenantId
+from retention_pipeline.model.people import Approval
+from retention_pipeline.postgres import names, oversight
+from retention_pipeline.postgres.content import ContentStatements, Place, places
+from retention_pipeline.postgres.session import Cursor, Session, one, rows
+from retention_pipeline.postgres.shape import SourceShape, read_shape, tables_of
+from retention_pipeline.stages.manifest import ReadManifest
+from retention_pipeline.stages.restoration import Obstacle, Restored
+
+GRACE_DAYS = 30
+
+_RESTORED = sql.SQL("""
+INSERT INTO retention.restorations (tenant_id, instance_id, attempt_id, approval_id, grace_until)
+VALUES (%(tenant)s, %(instance)s, %(attempt)s::uuid, %(approval)s::uuid, clock_timestamp() + make_interval(hours => 24 * %(days)s))
+""")
+_CANARY = sql.SQL("""
+INSERT INTO retention.canary_events (tenant_id, attempt_id, profile_generation, identical)
+SELECT a.tenant_id, a.id, a.profile_generation, true FROM retention.attempts AS a
+WHERE a.id = %(attempt)s::uuid AND a.tenant_id = %(tenant)s
+""")
+_WAS_RESTORED = sql.SQL(
+    "SELECT EXISTS (SELECT FROM retention.restorations WHERE tenant_id = %(tenant)s AND attempt_id = %(attempt)s::uuid)"
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class PostgresRestorer:
+    """Restores through the worker's session."""
+
+    session: Session
+    catalog: Catalog
+
+    def obstacles(self, tenant: TenantId, manifest: ReadManifest) -> tuple[Obstacle, ...]:
+        """Everything that stands in the way, without changing anything."""
+        with self.session.transaction(tenant, snapshot=True, read_only=True) as cursor:
+            shape = read_shape(cursor, tables_of(self.catalog.instances))
+            return tuple(self._obstacles(cursor, tenant, manifest, shape))
+
+    def restore(
+        self, tenant: TenantId, archive: AttemptId, manifest: ReadManifest, *, approval: Approval, run: str
+    ) -> Restored:
+        """Insert all rows, read them again, compare, and commit only what is identical."""
+        with self.session.transaction(tenant) as cursor:
+            shape = read_shape(cursor, tables_of(self.catalog.instances))
+            parameters = {
+                "tenant": tenant,
+                "attempt": archive,
+                "instance": manifest.instance,
+                "approval": approval.id,
+                "days": GRACE_DAYS,
+            }
+            cursor.execute(sql.SQL("SELECT set_config('retention.restoring', %(instance)s, true)"), parameters)
+            for place, table in self._own(manifest):
+                self._insert(cursor, place, table, shape)
+            self._compare(cursor, tenant, manifest, shape)
+            cursor.execute(_RESTORED, parameters)
+            cursor.execute(_CANARY, parameters)
+            counts = {table.name: len(table.rows) for _, table in self._own(manifest)}
+            oversight.audit(
+                cursor,
+                tenant,
+                actor=approval.actor,
+                kind="instance.restored",
+                outcome="done",
+                run=run,
+                subjects=[(manifest.instance, None)],
+                details={"archive": archive, "approval": approval.id, "rows": counts},
+            )
+        return Restored(
+            archive=archive, instance=manifest.instance, rows_by_table=counts, identical=True, already=False
+        )
+
+    def is_back(self, tenant: TenantId, archive: AttemptId, manifest: ReadManifest) -> bool:
+        """Whether this archive was restored before and the instance still is what it was archived as."""
+        with self.session.transaction(tenant, snapshot=True, read_only=True) as cursor:
+            cursor.execute(_WAS_RESTORED, {"tenant": tenant, "attempt": archive})
+            if not one(cursor)[0]:
+                return False
+            shape = read_shape(cursor, tables_of(self.catalog.instances))
+            try:
+                self._compare(cursor, tenant, manifest, shape)
+            except Integrity:
+                return False
+            return True
+
+    def _own(self, manifest: ReadManifest) -> Iterator[tuple[Place, TableRows]]:
+        """The instance's own tables, parents before children; shared rows stayed where they were."""
+        archived = {table.name: table for table in manifest.tables}
+        for place in places(self.catalog.instances):
+            if not place.shared and place.name in archived:
+                yield place, archived[place.name]
+
+    def _obstacles(
+        self, cursor: Cursor, tenant: TenantId, manifest: ReadManifest, shape: SourceShape
+    ) -> Iterator[Obstacle]:
+        known = {place.name for place in places(self.catalog.instances)}
+        for table in manifest.tables:
+            if table.name not in known:
+                yield Obstacle(
+                    code=Code.RESTORE_CONFLICT, table=table.table, sentence="the catalog no longer names this table."
+                )
+        content = ContentStatements(dataset=self.catalog.instances, shape=shape)
+        if rows(cursor, content.present(), {"tenant": tenant, "ids": [manifest.instance]}):
+            yield Obstacle(
+                code=Code.RESTORE_CONFLICT,
+                table=self.catalog.instances.root.table,
+                sentence="an instance with this id exists.",
+            )
+        for _, table in self._own(manifest):
+            now = {column.name: column for column in shape.columns(table.table)}
+            for column in table.columns:
+                if column.name not in now:
+                    yield Obstacle(
+                        code=Code.RESTORE_CONFLICT, table=table.table, sentence=f"the column {column.name} is gone."
+                    )
+                elif now[column.name].type != column.type:
+                    yield Obstacle(
+                        code=Code.RESTORE_CONFLICT,
+                        table=table.table,
+                        sentence=f"the column {column.name} is {now[column.name].type}, and was {column.type}.",
+                    )
+
+    def _insert(self, cursor: Cursor, place: Place, table: TableRows, shape: SourceShape) -> None:
+        if not table.rows:
+            return
+        now = {column.name: column for column in shape.columns(place.table)}
+        kept = [(n, c) for n, c in enumerate(table.columns) if not now[c.name].generated]
+        statement = sql.SQL(
+            "INSERT INTO {table} ({columns}) OVERRIDING SYSTEM VALUE"
+            " SELECT {values} FROM json_array_elements(%(rows)s::text::json) AS e"
+        ).format(
+            table=names.table(place.table),
+            columns=names.comma(sql.Identifier(c.name) for _, c in kept),
+            values=names.comma(sql.SQL("(e ->> {})::{}").format(sql.Literal(n), sql.SQL(c.type)) for n, c in kept),
+        )
+        try:
+            cursor.execute(statement, {"rows": orjson.dumps(table.rows).decode()})
+        except psycopg.errors.IntegrityError as error:
+            raise Refused(
+                Code.RESTORE_CONFLICT,
+                f"{place.table}: the database refused the rows (SQLSTATE {error.sqlstate}).",
+                remedy="A row that they refer to is gone, or a row with their key is there; restore to a file instead.",
+            ) from None
+
+    def _compare(self, cursor: Cursor, tenant: TenantId, manifest: ReadManifest, shape: SourceShape) -> None:
+        """Read the instance again, in the archive's own form: each table's rows must be the archived ones."""
+        content = ContentStatements(dataset=self.catalog.instances, shape=shape)
+        found = rows(cursor, content.rows(), {"tenant": tenant, "ids": [manifest.instance]})
+        texts: dict[str, Any] = dict(
+            zip([p.name for p in places(self.catalog.instances)], found[0][1:] if found else [], strict=False)
+        )
+        for place, table in self._own(manifest):
+            now = orjson.loads(texts[place.name])[3] if place.name in texts else None
+            positions = {column.name: n for n, column in enumerate(shape.columns(place.table))}
+            same = now is not None and [[row[positions[c.name]] for c in table.columns] for row in now] == [
+                list(row) for row in table.rows
+            ]
+            if not same:
+                raise Integrity(
+                    Code.RESTORE_CONFLICT,
+                    f"{place.table}: what was written does not read back as it was archived; nothing was restored.",
+                    remedy="Restore to a file, and compare; a trigger of the platform may change rows.",
+                )
