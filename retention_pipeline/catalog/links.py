@@ -5,11 +5,10 @@ What a foreign key to a row that the product deletes may do with the rows that r
 - From a table that the catalog doesn't name: nothing, whatever its action. CASCADE would destroy rows that no archive
   holds, SET NULL and SET DEFAULT would change them, RESTRICT and NO ACTION would keep the instance for ever.
 - From evidence to its parent, as the catalog says: the swap deletes children itself before their parent, so no action
-  fires there. NO ACTION and RESTRICT are best. CASCADE is allowed for children of the root: the root is locked first,
-  and the swap proves over all tenants that nothing refers to it any more. SET NULL and SET DEFAULT there are a warning:
-  whoever deletes outside the product leaves evidence behind that no instance, and so no archive, will ever hold.
-  Below another parent, which is not locked, only an action that refuses: a row whose insertion commits between the
-  deletion of its siblings and that of its parent would be destroyed or changed unarchived (tried: CASCADE loses it).
+  fires there. NO ACTION and RESTRICT are best. CASCADE is allowed: the swap locks the root and every evidence row that
+  has children before any child goes, and proves over all tenants that nothing refers to the root any more (without the
+  lock on a parent, a row that is inserted meanwhile cascades away unarchived: tried). SET NULL and SET DEFAULT are a
+  warning: whoever deletes outside the product leaves evidence behind that no instance, and so no archive, will hold.
 - From evidence, the root, a shared table or the tenants by any other link: only an action that refuses; the others
   would destroy or change rows of another instance. Where it refuses, evidence has to go before what it refers to.
 """
@@ -76,7 +75,7 @@ def nothing_else_refers(seen: Comparison) -> Iterator[Fault]:
         if child and not seen.have(child.table, child.join):
             continue  # its join is another fault; nobody can say yet which link this is
         if isinstance(child, Evidence) and is_declared(seen, key, child):
-            yield from _declared_action(seen, key, child, (*path, "join"))
+            yield from _declared_action(seen, key, (*path, "join"))
         else:
             yield from _other_link(seen, key, (*path, "table"))
 
@@ -92,12 +91,9 @@ def _unnamed(seen: Comparison, key: ForeignKey, path: EntryPath) -> Fault:
     return seen.error(FaultCode.CATALOG_FOREIGN_KEY_UNNAMED, path, sentence, remedy)
 
 
-def _declared_action(seen: Comparison, key: ForeignKey, child: Evidence, path: EntryPath) -> Iterator[Fault]:
+def _declared_action(seen: Comparison, key: ForeignKey, path: EntryPath) -> Iterator[Fault]:
     code = FaultCode.CATALOG_FOREIGN_KEY_ACTION
-    if child.parent != ROOT and not key.on_delete.refuses:
-        sentence = f"{_said(key)}: a row that is inserted while its parent goes would be lost or changed, unarchived."
-        yield seen.error(code, path, sentence, _REFUSING)
-    elif key.on_delete in {OnDelete.SET_NULL, OnDelete.SET_DEFAULT}:
+    if key.on_delete in {OnDelete.SET_NULL, OnDelete.SET_DEFAULT}:
         sentence = f"{_said(key)}: a deletion outside the product leaves evidence that belongs to no instance."
         yield seen.warning(code, path, sentence, _REFUSING)
 

@@ -80,6 +80,26 @@ class ContentStatements:
             mine=self._mine("i"),
         )
 
+    def lock_parents(self) -> tuple[sql.Composed, ...]:
+        """Lock evidence rows that have children of their own, so that no grandchild comes while its siblings go."""
+        parents = {evidence.parent for evidence in self.dataset.evidence}
+        statements = []
+        for evidence in self.dataset.evidence:
+            if evidence.name not in parents:
+                continue
+            froms, ties = names.reach(self.dataset, evidence)
+            root = self.dataset.root
+            statements.append(
+                sql.SQL("SELECT 1 FROM {} AS i, {} WHERE {} AND {} ORDER BY {} FOR UPDATE OF t").format(
+                    names.table(root.table),
+                    froms,
+                    ties,
+                    self._mine("i"),
+                    names.comma(names.column("t", name) for name in evidence.key),
+                )
+            )
+        return tuple(statements)
+
     def present(self) -> sql.Composed:
         """Which of the instances exist, locked or not."""
         root = self.dataset.root

@@ -57,6 +57,12 @@ def _policy_tables(dataset: InstanceDataset) -> list[tuple[str, str]]:
     return [(dataset.tenants.table, dataset.tenants.key), (dataset.policy.table, dataset.policy.key[0])]
 
 
+def locked_tables(dataset: InstanceDataset) -> list[tuple[str, str]]:
+    """The root and every evidence table with children: rows that others may refer to are locked before children go."""
+    parents = {e.parent for e in dataset.evidence}
+    return [(dataset.root.table, dataset.root.key), *((e.table, e.key[0]) for e in dataset.evidence if e.name in parents)]
+
+
 def privileges(dataset: InstanceDataset) -> list[sql.Composed]:
     """What each role may do with the source's tables, and no more."""
     made = []
@@ -71,7 +77,7 @@ def privileges(dataset: InstanceDataset) -> list[sql.Composed]:
     for name in dict.fromkeys([dataset.root.table, *(e.table for e in dataset.evidence)]):
         made.append(sql.SQL("GRANT INSERT, DELETE ON {} TO {}").format(names.table(name), WORKER))
     # A row lock needs the privilege to update; the policies below let nobody use it for an update.
-    made.append(_lockable(dataset.root.table, dataset.root.key, WORKER))
+    made += [_lockable(name, key, WORKER) for name, key in locked_tables(dataset)]
     made += [_lockable(name, key, COUNTER) for name, key in _policy_tables(dataset)]
     return made
 
@@ -100,9 +106,10 @@ def policies(dataset: InstanceDataset) -> list[sql.Composed]:
             WORKER,
             tenant=sql.Identifier(tenant),
         )
-    made += _policy(
-        "retention_worker_locks", dataset.root.table, "AS RESTRICTIVE FOR UPDATE TO {role} USING (true) WITH CHECK (false)", WORKER
-    )
+    for name, _ in locked_tables(dataset):
+        made += _policy(
+            "retention_worker_locks", name, "AS RESTRICTIVE FOR UPDATE TO {role} USING (true) WITH CHECK (false)", WORKER
+        )
     for name, _ in _policy_tables(dataset):
         made += _policy("retention_counter_locks", name, "FOR UPDATE TO {role} USING (true) WITH CHECK (false)", COUNTER)
     return made
@@ -178,6 +185,7 @@ def functions(dataset: InstanceDataset, shape: SourceShape) -> list[sql.Composed
     made = [
         _Function(name="tenant_directory", arguments=(), returns="TABLE (id text, alias text)", body=_directory(dataset), readers=(WORKER,)),
         _Function(name="resolve_tenant", arguments=(("wanted", "text"),), returns="text", body=_resolve(dataset), readers=everybody),
+        _Function(name="resolve_instance", arguments=(("wanted", "text"),), returns="text", body=_resolve_instance(dataset, shape), readers=everybody),
         _Function(name="foreign_rows", arguments=some[:1], returns=foreign, body=_foreign_rows(dataset, shape, some=False), readers=everybody),
         _Function(name="foreign_rows", arguments=some, returns=foreign, body=_foreign_rows(dataset, shape, some=True), readers=everybody),
         _Function(name="references_left", arguments=some[1:], returns="SETOF text", body=_references_left(dataset, shape), readers=(WORKER,)),
@@ -201,6 +209,24 @@ def _resolve(dataset: InstanceDataset) -> sql.Composed:
     tenants = dataset.tenants
     return sql.SQL("SELECT {}::text FROM {} WHERE {}::text = wanted").format(
         sql.Identifier(tenants.key), names.table(tenants.table), sql.Identifier(tenants.alias)
+    )
+
+
+def _resolve_instance(dataset: InstanceDataset, shape: SourceShape) -> sql.Composed:
+    """An instance's id as PostgreSQL prints it, or NULL where the tenant never had it: a hold on a misspelt id protects nothing."""
+    root = dataset.root
+    return sql.SQL(
+        "SELECT known.id FROM ("
+        "SELECT {key}::text FROM {roots} AS i WHERE {key} = wanted::{type} AND {tenant}::text = retention.current_tenant()"
+        " UNION SELECT a.instance_id FROM retention.attempts AS a"
+        " WHERE a.tenant_id = retention.current_tenant() AND a.instance_id = wanted::{type}::text) AS known (id)"
+        " WHERE pg_has_role(session_user, 'retention_worker', 'MEMBER') OR retention.permitted('workflow_retention:read')"
+        " OR retention.permitted('workflow_retention:legal_hold') OR retention.permitted('workflow_retention:archive')"
+    ).format(
+        key=names.column("i", root.key),
+        roots=names.table(root.table),
+        type=sql.SQL(shape.type_of(root.table, root.key)),
+        tenant=names.column("i", root.tenant),
     )
 
 

@@ -2,7 +2,7 @@
 
 In this order, all in one READ COMMITTED transaction, each statement with its own fresh snapshot:
 
-1. lock the roots that nobody else has, and take the lock that a legal hold takes;
+1. lock the roots that nobody else has, then evidence rows that others may refer to, and take the lock that a hold takes;
 2. hold the rows that carry retention periods still;
 3. the attempts: verified, ours by fence, verified at most an hour ago by the database's clock;
 4. decide again, foreign rows over all tenants included;
@@ -125,6 +125,8 @@ class Swap:
             # W11: gone without our receipt. Locked by somebody else: not a failure, its turn comes.
             rejected.update(dict.fromkeys(missing - present, Code.FOREIGN_DELETER))
             rejected.update(dict.fromkeys(missing & present, Code.SOURCE_BUSY))
+        for statement in content.lock_parents():
+            cursor.execute(statement, self._parameters(list(locked)))
         cursor.execute(_LOCK_LIKE_A_HOLD, self._parameters(list(locked)))
         cursor.execute(
             sql.SQL("SELECT retention.lock_policies(%(tenant)s::text, %(ids)s::text[])"),

@@ -165,11 +165,15 @@ def test_set_null_from_a_named_child_of_the_root_is_a_warning(database):
     require_sound([fault])
 
 
-def test_cascade_further_down_would_lose_a_row_that_is_inserted_meanwhile(database):
-    table = "nucleus.workflow_action_checkpoints"
-    fault = only(database, *again(table, "execution_id", EXECUTIONS, "ON DELETE CASCADE"))
-    assert (fault.code, fault.severity) == (FaultCode.CATALOG_FOREIGN_KEY_ACTION, Severity.ERROR)
-    assert (workflow_rows(database), late_insert(database)) == (1, 0)
+def test_cascade_further_down_is_allowed_because_the_swap_locks_the_parent_first(database):
+    run(database, *again("nucleus.workflow_action_checkpoints", "execution_id", EXECUTIONS, "ON DELETE CASCADE"))
+    assert faults(database) == ()
+    assert (workflow_rows(database), late_insert(database, lock_first=False)) == (1, 0)
+
+
+def test_a_locked_parent_makes_the_late_insert_wait_and_be_seen(database):
+    run(database, *again("nucleus.workflow_action_checkpoints", "execution_id", EXECUTIONS, "ON DELETE CASCADE"))
+    assert (workflow_rows(database), late_insert(database, lock_first=True)) == (1, "seen")
 
 
 def workflow_rows(database):
@@ -185,14 +189,23 @@ def workflow_rows(database):
     return count(database, EXECUTIONS)
 
 
-def late_insert(database):
-    """How many checkpoints are left, of one that commits while the rows around it are deleted as a swap does it."""
+def late_insert(database, *, lock_first):
+    """How many checkpoints are left, of one that commits while the rows around it are deleted with or without the lock."""
     checkpoints = "nucleus.workflow_action_checkpoints"
     with database.superuser() as writer, database.superuser() as swap, ThreadPoolExecutor() as pool:
         writer.execute("BEGIN")
         writer.execute(f"INSERT INTO {checkpoints} (tenant_id, execution_id, step) VALUES ('{ID}', '{ID}', 'late')")
         swap.execute("BEGIN")
         swap.execute(f"SELECT FROM {ROOT} WHERE id = '{ID}' FOR UPDATE")
+        if lock_first:
+            waiting = pool.submit(swap.execute, f"SELECT FROM {EXECUTIONS} WHERE instance_id = '{ID}' FOR UPDATE")
+            while not waits(database, swap.info.backend_pid):
+                assert not waiting.done()
+            writer.execute("COMMIT")
+            waiting.result()
+            deleted = swap.execute(f"DELETE FROM {checkpoints} WHERE execution_id = '{ID}'").rowcount
+            swap.execute("ROLLBACK")
+            return "seen" if deleted == 1 else "missed"
         assert swap.execute(f"DELETE FROM {checkpoints} WHERE execution_id = '{ID}'").rowcount == 0
         waiting = pool.submit(swap.execute, f"DELETE FROM {EXECUTIONS} WHERE instance_id = '{ID}'")
         while not waits(database, swap.info.backend_pid):

@@ -369,9 +369,9 @@ def test_what_refers_to_rows_that_stay_is_nobodys_concern(parent):
         ("app.jobs", OnDelete.SET_DEFAULT, Severity.WARNING),
         ("app.steps", OnDelete.NO_ACTION, None),
         ("app.steps", OnDelete.RESTRICT, None),
-        ("app.steps", OnDelete.CASCADE, Severity.ERROR),
-        ("app.steps", OnDelete.SET_NULL, Severity.ERROR),
-        ("app.steps", OnDelete.SET_DEFAULT, Severity.ERROR),
+        ("app.steps", OnDelete.CASCADE, None),
+        ("app.steps", OnDelete.SET_NULL, Severity.WARNING),
+        ("app.steps", OnDelete.SET_DEFAULT, Severity.WARNING),
     ],
 )
 def test_what_a_named_childs_own_link_may_do(child, action, severity):

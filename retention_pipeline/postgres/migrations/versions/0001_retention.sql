@@ -462,6 +462,27 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog AS $$
   SELECT EXISTS (SELECT FROM retention.grant_events)
 $$;
 
+-- The newest profile without its places, and whether its readiness still holds (A15, A16): only an event of the newest
+-- generations of both profile and secret counts.
+CREATE FUNCTION retention.profile_status() RETURNS TABLE (
+  generation integer, provider text, archive_retention_days integer, secret_generation integer, revoked boolean,
+  checked_at timestamptz, ready boolean, codes text[], locks boolean)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog AS $$
+  SELECT p.generation, p.provider, p.archive_retention_days, s.generation, r.revoked,
+    e.at, coalesce(e.ready AND NOT r.revoked, false), coalesce(e.codes, '{}'), coalesce(e.locks, false)
+  FROM (SELECT tenant_id, generation, provider, archive_retention_days, secret_id FROM retention.profiles
+    WHERE tenant_id = retention.current_tenant() ORDER BY generation DESC LIMIT 1) AS p
+  CROSS JOIN LATERAL (SELECT max(generation) AS generation FROM retention.secrets
+    WHERE tenant_id = p.tenant_id AND id = p.secret_id) AS s
+  CROSS JOIN LATERAL (SELECT EXISTS (SELECT FROM retention.secret_revocations
+    WHERE tenant_id = p.tenant_id AND id = p.secret_id) AS revoked) AS r
+  LEFT JOIN LATERAL (SELECT ready, codes, locks, at FROM retention.readiness_events
+    WHERE tenant_id = p.tenant_id AND profile_generation = p.generation
+      AND secret_generation IS NOT DISTINCT FROM s.generation ORDER BY id DESC LIMIT 1) AS e ON true
+  WHERE pg_has_role(session_user, 'retention_worker', 'MEMBER') OR retention.permitted('workflow_retention:read')
+    OR retention.permitted('workflow_retention:profile_manage')
+$$;
+
 -- The catalog opts a source table in: its rows go only while a verified archive of their instance is live.
 CREATE FUNCTION retention.guard_archived() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
@@ -518,8 +539,9 @@ GRANT SELECT, INSERT ON retention.setting_events TO retention_operator;
 CREATE POLICY operator_grants ON retention.grant_events FOR INSERT TO retention_operator WITH CHECK (
   actor = session_user AND CASE tenant_id WHEN '*' THEN (SELECT retention.permitted_everywhere('workflow_retention:grant'))
     ELSE tenant_id = (SELECT retention.current_tenant()) AND (SELECT retention.permitted('workflow_retention:grant')) END);
-CREATE POLICY installation_grants_are_read ON retention.grant_events FOR SELECT TO retention_operator USING (
-  tenant_id = '*' AND (SELECT retention.permitted('workflow_retention:grant')));
+CREATE POLICY grantor_reads ON retention.grant_events FOR SELECT TO retention_operator USING (
+  (tenant_id = '*' OR tenant_id = (SELECT retention.current_tenant()))
+  AND (SELECT retention.permitted('workflow_retention:grant')));
 CREATE POLICY owner_bootstraps ON retention.grant_events FOR INSERT TO retention_owner WITH CHECK (tenant_id = '*');
 CREATE POLICY operator_holds ON retention.hold_events FOR INSERT TO retention_operator WITH CHECK (
   tenant_id = (SELECT retention.current_tenant()) AND (SELECT retention.permitted('workflow_retention:legal_hold')));
@@ -540,7 +562,12 @@ CREATE POLICY manager_reads ON retention.secrets FOR SELECT TO retention_operato
 CREATE POLICY manager_reads ON retention.tenant_keys FOR SELECT TO retention_operator USING (
   tenant_id = (SELECT retention.current_tenant()) AND (SELECT retention.permitted('workflow_retention:profile_manage')));
 CREATE POLICY manager_creates ON retention.tenant_keys FOR INSERT TO retention_operator WITH CHECK (
+  tenant_id = (SELECT retention.current_tenant()) AND generation = 1
+  AND (SELECT retention.permitted('workflow_retention:profile_manage')));
+CREATE POLICY manager_reads ON retention.secret_revocations FOR SELECT TO retention_operator USING (
   tenant_id = (SELECT retention.current_tenant()) AND (SELECT retention.permitted('workflow_retention:profile_manage')));
+CREATE POLICY holder_reads ON retention.hold_events FOR SELECT TO retention_operator USING (
+  tenant_id = (SELECT retention.current_tenant()) AND (SELECT retention.permitted('workflow_retention:legal_hold')));
 GRANT INSERT ON retention.grant_events, retention.hold_events, retention.acknowledgements, retention.approvals,
   retention.profiles, retention.secrets, retention.secret_revocations, retention.tenant_keys TO retention_operator;
 GRANT SELECT ON retention.profiles, retention.secrets, retention.tenant_keys TO retention_operator;
@@ -553,7 +580,10 @@ GRANT UPDATE ON retention.leases, retention.attempts, retention.set_asides TO re
 GRANT DELETE ON retention.set_asides, retention.eligible_sets, retention.eligible_items TO retention_worker;
 
 -- What the definer functions need, and no more.
-GRANT SELECT ON retention.grant_events, retention.attempts, retention.hold_events TO retention_counter;
+GRANT SELECT ON retention.grant_events, retention.attempts, retention.hold_events, retention.secret_revocations,
+  retention.readiness_events TO retention_counter;
+GRANT SELECT (tenant_id, generation, provider, archive_retention_days, secret_id) ON retention.profiles TO retention_counter;
+GRANT SELECT (tenant_id, id, generation) ON retention.secrets TO retention_counter;
 GRANT INSERT ON retention.audit_events, retention.hold_bindings TO retention_counter;
 CREATE POLICY counter_audits ON retention.audit_events FOR INSERT TO retention_counter WITH CHECK (true);
 CREATE POLICY counter_binds ON retention.hold_bindings FOR INSERT TO retention_counter WITH CHECK (true);
@@ -567,4 +597,5 @@ ALTER FUNCTION retention.bind_late_hold() OWNER TO retention_counter;
 ALTER FUNCTION retention.audit_act() OWNER TO retention_counter;
 ALTER FUNCTION retention.audit_denial(text, text, text, text) OWNER TO retention_counter;
 ALTER FUNCTION retention.guard_archived() OWNER TO retention_counter;
+ALTER FUNCTION retention.profile_status() OWNER TO retention_counter;
 REVOKE CREATE ON SCHEMA retention FROM retention_counter;
