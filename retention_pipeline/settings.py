@@ -1,0 +1,204 @@
+"""The one reader of the environment.
+
+- What is not in the environment is read from `settings.env` in the product's home, which `retention dev` and
+  `make demo` write, so that a second terminal just works. It holds passwords: only its owner may be able to read it.
+- A fault names the variable, never its value (SPEC A16).
+"""
+
+import os
+import re
+import secrets
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Self
+from urllib.parse import urlsplit
+
+from retention_pipeline.errors import Code, Refused, UsageFault
+
+FILE_NAME: Final = "settings.env"
+_MAX_BYTES: Final = 64 << 10
+_LINE: Final = re.compile(r"(?P<name>RETENTION_[A-Z0-9_]{1,60})=(?P<value>.*)")
+
+HOME: Final = "RETENTION_HOME"
+WORKER_URL: Final = "RETENTION_WORKER_URL"
+OPERATOR_URL: Final = "RETENTION_OPERATOR_URL"
+OWNER_URL: Final = "RETENTION_OWNER_URL"
+CATALOG: Final = "RETENTION_CATALOG"
+KEYRING: Final = "RETENTION_KEYRING"
+DATA_ROOT: Final = "RETENTION_DATA_ROOT"
+CA_FILE: Final = "RETENTION_CA_FILE"
+DAGSTER_URL: Final = "RETENTION_DAGSTER_URL"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What this installation was told.
+
+    Args:
+        home: where the product keeps what belongs to this machine.
+        worker_url: the login that changes data, under approvals.
+        operator_url: the login of the person at this terminal.
+        owner_url: the login that migrates.
+        catalog: the rules; None means the shipped ones.
+        keyring: root keys.
+        data_root: what the filesystem provider's prefixes lie below.
+        ca_file: certificates to trust for archive stores instead of the system's.
+        dagster_url: the web server, for what the command line launches there.
+    """
+
+    home: Path
+    worker_url: str | None = field(default=None, repr=False)
+    operator_url: str | None = field(default=None, repr=False)
+    owner_url: str | None = field(default=None, repr=False)
+    catalog: Path | None = None
+    keyring: Path
+    data_root: Path
+    ca_file: Path | None = None
+    dagster_url: str | None = field(default=None, repr=False)
+
+    @classmethod
+    def load(cls, environment: Mapping[str, str] | None = None) -> Self:
+        """Read the environment, and `settings.env` for what is not in it.
+
+        Args:
+            environment: this process's, unless another is given.
+
+        Raises:
+            UsageFault: `RETENTION_SETTING_INVALID`, naming the variable.
+            Refused: `RETENTION_SETTING_INVALID`, when others could read or write `settings.env`.
+        """
+        given = os.environ if environment is None else environment  # noqa: TID251  this is the one place
+        home = _path(given, HOME) or Path.cwd() / ".retention"
+        found = {**read_file(home), **{name: value for name, value in given.items() if value}}
+        return cls(
+            home=home,
+            worker_url=_database(found, WORKER_URL),
+            operator_url=_database(found, OPERATOR_URL),
+            owner_url=_database(found, OWNER_URL),
+            catalog=_path(found, CATALOG),
+            keyring=_path(found, KEYRING) or home / "keyring.json",
+            data_root=_path(found, DATA_ROOT) or home / "archives",
+            ca_file=_path(found, CA_FILE),
+            dagster_url=_web(found, DAGSTER_URL),
+        )
+
+    def need_worker_url(self) -> str:
+        """The worker's login, or `UsageFault(SETTING_MISSING)`."""
+        return _need(self.worker_url, WORKER_URL, "a login that is a member of retention_worker")
+
+    def need_operator_url(self) -> str:
+        """The operator's login, or `UsageFault(SETTING_MISSING)`."""
+        return _need(self.operator_url, OPERATOR_URL, "your own login, a member of retention_operator")
+
+    def need_owner_url(self) -> str:
+        """The owner's login, or `UsageFault(SETTING_MISSING)`."""
+        return _need(self.owner_url, OWNER_URL, "the login that owns the database's schemas")
+
+
+def read_file(home: Path) -> dict[str, str]:
+    """The variables in a home's `settings.env`; none where there is no such file.
+
+    Raises:
+        Refused: `RETENTION_SETTING_INVALID`, when somebody else could read or write it.
+        UsageFault: `RETENTION_SETTING_INVALID`, naming the line that is none.
+    """
+    try:
+        # Without O_NONBLOCK a pipe in the file's place would wait for ever.
+        handle = os.open(home / FILE_NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except OSError:
+        raise _unsafe_file() from None
+    with os.fdopen(handle, "rb") as file:
+        facts = os.fstat(handle)
+        if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.geteuid() or facts.st_mode & 0o177:
+            raise _unsafe_file()
+        return dict(_lines(file.read(_MAX_BYTES)))
+
+
+def write_file(home: Path, values: Mapping[str, str]) -> None:
+    """Replace a home's `settings.env`, whole, for its owner alone."""
+    home.mkdir(parents=True, exist_ok=True)
+    draft = home / f".{FILE_NAME}-{secrets.token_hex(8)}"
+    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            os.fchmod(handle, 0o600)
+            file.write("".join(f"{name}={value}\n" for name, value in values.items()))
+        draft.replace(home / FILE_NAME)
+    finally:
+        with suppress(FileNotFoundError):  # it was moved into place
+            draft.unlink()
+
+
+def _lines(data: bytes) -> list[tuple[str, str]]:
+    found = []
+    for number, line in enumerate(data.decode("utf-8", "replace").splitlines(), start=1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        match = _LINE.fullmatch(line)
+        if match is None:
+            raise UsageFault(
+                Code.SETTING_INVALID,
+                f"Line {number} of settings.env is not RETENTION_NAME=VALUE.",
+                remedy="Mend it, or let `retention dev` write the file anew.",
+            )
+        found.append((match["name"], match["value"]))
+    return found
+
+
+def _database(found: Mapping[str, str], name: str) -> str | None:
+    value = found.get(name)
+    if value is not None and not value.startswith(("postgresql://", "postgres://")):
+        raise _invalid(name, "must be a URL that begins with postgresql://")
+    return value
+
+
+def _web(found: Mapping[str, str], name: str) -> str | None:
+    value = found.get(name)
+    if value is None:
+        return None
+    try:
+        parts = urlsplit(value)
+        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise _invalid(name, "must be a URL that begins with http:// or https://")
+    return value
+
+
+def _path(found: Mapping[str, str], name: str) -> Path | None:
+    value = found.get(name)
+    if not value:
+        return None
+    try:
+        path = Path(value).expanduser().absolute()
+    except RuntimeError:  # a user's home that is not there
+        path = None
+    if path is None or "\0" in value:
+        raise _invalid(name, "must be a path")
+    return path
+
+
+def _need(value: str | None, name: str, what: str) -> str:
+    if value is None:
+        raise UsageFault(
+            Code.SETTING_MISSING, f"{name} is not set.", remedy=f"Set it in the environment to the URL of {what}."
+        )
+    return value
+
+
+def _invalid(name: str, rule: str) -> UsageFault:
+    return UsageFault(Code.SETTING_INVALID, f"{name} {rule}.", remedy=f"Correct {name} in the environment.")
+
+
+def _unsafe_file() -> Refused:
+    return Refused(
+        Code.SETTING_INVALID,
+        "The file settings.env could be read or written by others, so it is not used.",
+        remedy="Give it to the user that runs this, as a regular file with mode 0600.",
+    )
