@@ -3,6 +3,7 @@
 import itertools
 import os
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import psycopg
@@ -29,6 +30,7 @@ class Database:
 
     server: EmbeddedPostgres
     name: str
+    closing: ExitStack
 
     def url(self, login: str) -> str:
         return self.server.url(login, PASSWORD, self.name)
@@ -69,5 +71,6 @@ def template(pg: EmbeddedPostgres) -> str:
 def database(pg: EmbeddedPostgres, template: str) -> Iterator[Database]:
     name = f"t{os.getpid()}_{next(_numbers)}"
     provision.make_database(pg.superuser_url(), name, "platform_owner", template=template)
-    yield Database(server=pg, name=name)
+    with ExitStack() as closing:
+        yield Database(server=pg, name=name, closing=closing)
     provision.drop_database(pg.superuser_url(), name)
