@@ -104,7 +104,7 @@ class PostgresRecords:
     def profile(self, tenant: TenantId) -> tuple[Profile, Readiness]:
         """The newest archive profile and whether it is ready (A15)."""
         with self.session.transaction(tenant, read_only=True) as cursor:
-            return profiles.newest(cursor, tenant), profiles.readiness(cursor, tenant)
+            return profiles.newest(cursor, tenant), profiles.readiness(cursor)
 
     def acknowledged(self, tenant: TenantId) -> Acknowledged | None:
         """The preflight that was acknowledged last."""
