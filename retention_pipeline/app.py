@@ -1,0 +1,202 @@
+"""The composition root: from settings to the parts that the command line and Dagster share. Nothing is opened before it is used."""
+
+import hashlib
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Final, Self
+
+from retention_pipeline.catalog.loader import Catalog, load
+from retention_pipeline.egress.policy import Destination, EgressPolicy
+from retention_pipeline.egress.s3 import S3Api
+from retention_pipeline.egress.s3_wire import Bucket
+from retention_pipeline.egress.transport import PinnedTransport
+from retention_pipeline.errors import RetentionError
+from retention_pipeline.governance.profile import Grammar, parse_profile
+from retention_pipeline.keys.local import LocalKeyring
+from retention_pipeline.model.ids import TenantId
+from retention_pipeline.model.people import Tenant
+from retention_pipeline.model.ports import KeyProvider, ObjectStore
+from retention_pipeline.model.profile import Profile, Provider, Readiness
+from retention_pipeline.postgres import credentials, egress_settings, people, profiles
+from retention_pipeline.postgres.credentials import SealedSecret
+from retention_pipeline.postgres.session import Cursor, Session
+from retention_pipeline.postgres.tenant_keys import TenantKeys
+from retention_pipeline.settings import Settings
+from retention_pipeline.storage.filesystem import FilesystemStore
+from retention_pipeline.storage.keys import checked_prefix
+from retention_pipeline.storage.readiness import probe
+from retention_pipeline.storage.s3 import S3Store
+
+PROFILE_GRAMMAR: Final = Grammar(endpoint=lambda text: str(Destination.parse(text)), prefix=checked_prefix)
+"""How those who connect to a profile's places read them."""
+
+_FOLDER_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+class App:
+    """The product's parts, each made at first use, closed together.
+
+    A session is one thread's at a time. What several threads share (keys, egress approvals, stores) has a session and a
+    lock of its own.
+
+    Args:
+        settings: what this installation was told.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._sessions: dict[str, Session] = {}
+        self._keys: dict[str, TenantKeys] = {}
+        self._transport: PinnedTransport | None = None
+        self._lookup = threading.Lock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @cached_property
+    def catalog(self) -> Catalog:
+        """The rules."""
+        return load(self.settings.catalog)
+
+    def worker(self) -> Session:
+        """The session that changes data, under approvals."""
+        return self._session("worker", self.settings.need_worker_url)
+
+    def operator(self) -> Session:
+        """The session of the person who calls."""
+        return self._session("operator", self.settings.need_operator_url)
+
+    def tenant(self, alias: str) -> Tenant:
+        """The tenant of an alias, or `UsageFault(TENANT_UNKNOWN)`; asked by whichever login this machine has."""
+        return people.resolve(self.operator() if self.settings.operator_url else self.worker(), alias)
+
+    def keyring(self) -> LocalKeyring:
+        """The root keys."""
+        return LocalKeyring(self.settings.keyring)
+
+    def key_provider(self) -> KeyProvider:
+        """Whoever holds the root keys here."""
+        return self.keyring()
+
+    def tenant_keys(self) -> TenantKeys:
+        """Tenants' keys, as the worker; threads may share them."""
+        return self._tenant_keys("keys", self._session("keys", self.settings.need_worker_url))
+
+    def operator_keys(self) -> TenantKeys:
+        """Tenants' keys, as the person who calls: to seal a secret."""
+        return self._tenant_keys("operator", self.operator())
+
+    def egress_policy(self) -> EgressPolicy:
+        """What is approved at this moment; read from the database each time. No answer, no connection (A14)."""
+        with self._look(None) as cursor:
+            return egress_settings.policy(cursor)
+
+    def transport(self) -> PinnedTransport:
+        """The one way out, which all stores share."""
+        if self._transport is None:
+            self._transport = PinnedTransport(self.egress_policy, ca_file=self.settings.ca_file)
+        return self._transport
+
+    def store(self, tenant: TenantId, generation: int) -> ObjectStore:
+        """The archive store that one generation of a tenant's profile names, with the newest of its secret."""
+        with self._look(tenant) as cursor:
+            profile = profiles.of_generation(cursor, tenant, generation)
+            secret = _secret(cursor, profile)
+        return self._open(profile, secret)
+
+    def check_readiness(self, tenant: TenantId, *, run: str) -> Readiness:
+        """Try the newest profile for real, and keep what was found for exactly these generations (A15).
+
+        Raises:
+            Refused: `PROFILE_UNKNOWN`. Whatever else is wrong with the store is a code of the answer.
+        """
+        with self._look(tenant) as cursor:
+            profile = profiles.newest(cursor, tenant)
+        secret: SealedSecret | None = None
+        try:
+            with self._look(tenant) as cursor:
+                secret = _secret(cursor, profile)
+            tried = _try(self._open(profile, secret))
+        except RetentionError as error:
+            tried = Readiness(ready=False, codes=(error.code,))
+        worker = self.worker()
+        actor = worker.principal()
+        with worker.transaction(tenant) as cursor:
+            generation = secret.generation if secret else None
+            profiles.record_readiness(cursor, profile, generation, tried, actor=actor, run=run)
+        return tried
+
+    def close(self) -> None:
+        """Close whatever was opened. Safe to call twice."""
+        if self._transport is not None:
+            self._transport.close()
+            self._transport = None
+        for session in self._sessions.values():
+            session.close()
+        self._sessions.clear()
+        self._keys.clear()
+
+    def _open(self, profile: Profile, secret: SealedSecret | None) -> ObjectStore:
+        """The configuration is read by the rules again: the database keeps it, but did not check it."""
+        draft = parse_profile(
+            profile.provider,
+            profile.configuration,
+            secret_id=profile.secret_id,
+            archive_retention_days=profile.archive_retention_days,
+            grammar=PROFILE_GRAMMAR,
+        )
+        prefix = draft.configuration["prefix"]
+        if draft.provider is Provider.FILESYSTEM:
+            return FilesystemStore(self.settings.data_root, f"{_folder(profile.tenant)}/{prefix}")
+        assert secret is not None
+        bucket = Bucket(
+            endpoint=Destination.parse(draft.configuration["endpoint"]),
+            name=draft.configuration["bucket"],
+            region=draft.configuration["region"],
+        )
+        opened = secret.open(self.tenant_keys().find(profile.tenant, secret.key_id))
+        return S3Store(S3Api(self.transport(), bucket, opened), prefix)
+
+    def _session(self, name: str, url: Callable[[], str]) -> Session:
+        if name not in self._sessions:
+            setting = self.catalog.instances.tenants.setting
+            self._sessions[name] = Session(url=url(), source_setting=setting, program=f"retention {name}")
+        return self._sessions[name]
+
+    def _tenant_keys(self, name: str, session: Session) -> TenantKeys:
+        if name not in self._keys:
+            self._keys[name] = TenantKeys(session=session, provider=self.key_provider())
+        return self._keys[name]
+
+    @contextmanager
+    def _look(self, tenant: TenantId | None) -> Iterator[Cursor]:
+        """A short read for whichever thread asks, as the worker where this machine has its login."""
+        has_worker = self.settings.worker_url is not None
+        url = self.settings.need_worker_url if has_worker else self.settings.need_operator_url
+        with self._lookup, self._session("lookup", url).transaction(tenant, read_only=True) as cursor:
+            yield cursor
+
+
+def _secret(cursor: Cursor, profile: Profile) -> SealedSecret | None:
+    return credentials.newest(cursor, profile.tenant, profile.secret_id) if profile.secret_id else None
+
+
+def _try(store: ObjectStore) -> Readiness:
+    try:
+        codes = tuple(dict.fromkeys(str(finding.code) for finding in probe(store)))
+        return Readiness(ready=not codes, codes=codes, locks=store.locks())
+    finally:
+        store.close()
+
+
+def _folder(tenant: TenantId) -> str:
+    """A folder of the tenant's own below the data root: no prefix of one tenant reaches another's archives."""
+    if _FOLDER_NAME.fullmatch(tenant):
+        return tenant
+    return f"tenant={hashlib.sha256(tenant.encode()).hexdigest()}"
