@@ -1,0 +1,62 @@
+"""How far an approval may reach: bounded in count and time, whoever gives it (SPEC G4)."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from typing import Final
+
+from retention_pipeline.errors import Code, UsageFault
+from retention_pipeline.model.people import Job
+
+MAX_ITEMS: Final = 10_000
+"""What one run handles at most (W7)."""
+
+ONE_SUBJECT: Final = frozenset({Job.ARCHIVE, Job.RESTORE})
+"""Jobs about one instance or archive."""
+
+
+class Kind(StrEnum):
+    """How often an approval may be used."""
+
+    SINGLE_USE = "single_use"
+    STANDING = "standing"
+
+    @property
+    def longest(self) -> timedelta:
+        """How far ahead a person may say yes."""
+        return timedelta(days=7) if self is Kind.SINGLE_USE else timedelta(days=366)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalRequest:
+    """A yes that a person is about to give.
+
+    Args:
+        subject: the one instance or archive, for the jobs that have one.
+        max_items: how many one run may change.
+        lasts: from now on.
+        reason: for the record.
+    """
+
+    job: Job
+    kind: Kind
+    subject: str | None
+    max_items: int
+    lasts: timedelta
+    reason: str
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.max_items <= MAX_ITEMS:
+            raise _out_of_bounds(f"An approval covers 1 to {MAX_ITEMS} instances a run.")
+        if not timedelta(0) < self.lasts <= self.kind.longest:
+            raise _out_of_bounds(f"A {self.kind} approval lasts up to {self.kind.longest.days} days.")
+        if self.job in ONE_SUBJECT and (self.subject is None or self.kind is Kind.STANDING):
+            raise _out_of_bounds(f"An approval of {self.job} is for one subject and one use.")
+        if self.job not in ONE_SUBJECT and self.subject is not None:
+            raise _out_of_bounds(f"An approval of {self.job} has no single subject.")
+        if not self.reason.strip():
+            raise _out_of_bounds("An approval needs a reason.")
+
+
+def _out_of_bounds(message: str) -> UsageFault:
+    return UsageFault(Code.USAGE, message, remedy="See `retention approve --help`.")
