@@ -5,9 +5,12 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cached_property
+from datetime import datetime
+from functools import cached_property, partial
+from pathlib import Path
 from typing import Final, Self
 
+from retention_pipeline.catalog.check import Severity, check
 from retention_pipeline.catalog.loader import Catalog, load
 from retention_pipeline.egress.policy import Destination, EgressPolicy
 from retention_pipeline.egress.s3 import S3Api
@@ -16,15 +19,28 @@ from retention_pipeline.egress.transport import PinnedTransport
 from retention_pipeline.errors import RetentionError
 from retention_pipeline.governance.profile import Grammar, parse_profile
 from retention_pipeline.keys.local import LocalKeyring
-from retention_pipeline.model.ids import TenantId
+from retention_pipeline.model.archive import Attempt
+from retention_pipeline.model.gates import Gates
+from retention_pipeline.model.ids import AttemptId, InstanceId, TenantId
+from retention_pipeline.model.inventory import Inventory
+from retention_pipeline.model.outcome import Counts
 from retention_pipeline.model.people import Tenant
 from retention_pipeline.model.ports import KeyProvider, ObjectStore
 from retention_pipeline.model.profile import Profile, Provider, Readiness
-from retention_pipeline.postgres import credentials, egress_settings, people, profiles
+from retention_pipeline.postgres import credentials, egress_settings, oversight, people, profiles
 from retention_pipeline.postgres.credentials import SealedSecret
+from retention_pipeline.postgres.introspection import read_facts
+from retention_pipeline.postgres.records import PostgresRecords
+from retention_pipeline.postgres.restore import PostgresRestorer
 from retention_pipeline.postgres.session import Cursor, Session
+from retention_pipeline.postgres.source import PostgresSource
 from retention_pipeline.postgres.tenant_keys import TenantKeys
 from retention_pipeline.settings import Settings
+from retention_pipeline.stages import restoration
+from retention_pipeline.stages.chain import EVERY_STEP, Step, World
+from retention_pipeline.stages.explicit import ExplicitArchive, ExplicitResult
+from retention_pipeline.stages.manifest import ReadManifest
+from retention_pipeline.stages.reconcile import Bounds, Reconciliation, RunResult
 from retention_pipeline.storage.filesystem import FilesystemStore
 from retention_pipeline.storage.keys import checked_prefix
 from retention_pipeline.storage.readiness import probe
@@ -131,6 +147,136 @@ class App:
             generation = secret.generation if secret else None
             profiles.record_readiness(cursor, profile, generation, tried, actor=actor, run=run)
         return tried
+
+    # -- the jobs ---------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def from_environment(cls) -> Self:
+        """An app of this process's settings."""
+        return cls(Settings.load())
+
+    def source(self) -> PostgresSource:
+        """The platform's rows, as the worker, in a session of their own: a snapshot may be open beside the records."""
+        return PostgresSource(session=self._session("source", self.settings.need_worker_url), catalog=self.catalog)
+
+    def records(self) -> PostgresRecords:
+        """The product's records, as the worker."""
+        return PostgresRecords(session=self.worker(), catalog=self.catalog)
+
+    def restorer(self) -> PostgresRestorer:
+        """Puts archived instances back, as the worker."""
+        return PostgresRestorer(session=self.worker(), catalog=self.catalog)
+
+    def world(self, progress: Callable[[Counts], None] = lambda _: None) -> World:
+        """Everything that a run needs."""
+        return World(
+            source=self.source(), records=self.records(), keys=self.tenant_keys(), stores=self.store, progress=progress
+        )
+
+    def tenants(self) -> tuple[Tenant, ...]:
+        """All tenants of the platform, as the worker."""
+        return people.directory(self.worker())
+
+    def inventory(self, tenant: TenantId, as_of: datetime | None = None) -> Inventory:
+        """Count everything and change nothing (W5); as the operator where this machine has that login."""
+        name, url = ("operator", self.settings.need_operator_url)
+        if self.settings.operator_url is None:
+            name, url = ("source", self.settings.need_worker_url)
+        source = PostgresSource(session=self._session(name, url), catalog=self.catalog)
+        return source.inventory(tenant, as_of or source.now(tenant))
+
+    def reconcile(
+        self,
+        tenant: TenantId,
+        *,
+        run: str,
+        apply: bool = False,
+        approval: str | None = None,
+        steps: frozenset[Step] = EVERY_STEP,
+        bounds: Bounds = Bounds(),  # noqa: B008  a frozen value
+        as_of: datetime | None = None,
+        progress: Callable[[Counts], None] = lambda _: None,
+    ) -> RunResult:
+        """The periodic run of one tenant: a preflight, and with `apply` and an approval the bounded work (W6, W7)."""
+        return Reconciliation(
+            world=self.world(progress),
+            tenant=tenant,
+            run=run,
+            apply=apply,
+            approval=approval,
+            steps=steps,
+            bounds=bounds,
+            as_of=as_of,
+        )()
+
+    def archive_one(
+        self,
+        tenant: TenantId,
+        instance: InstanceId,
+        *,
+        run: str,
+        apply: bool = False,
+        approval: str | None = None,
+        as_of: datetime | None = None,
+    ) -> ExplicitResult:
+        """The explicit archive of one instance (W8)."""
+        return ExplicitArchive(
+            world=self.world(),
+            tenant=tenant,
+            instance=instance,
+            run=run,
+            apply=apply,
+            approval=approval,
+            as_of=as_of,
+        )()
+
+    def open_archive(self, tenant: TenantId, archive: AttemptId) -> tuple[Attempt, ReadManifest]:
+        """Verify one archive and read its manifest (A17)."""
+        attempt = self.records().attempt(tenant, archive)
+        stored = restoration.restorable(attempt)
+        store = self.store(tenant, stored.profile_generation)
+        try:
+            return attempt, restoration.open_archive(store, stored, partial(self.tenant_keys().find, tenant))
+        finally:
+            store.close()
+
+    def restore_to_file(self, tenant: TenantId, archive: AttemptId, path: Path) -> None:
+        """Write one archive's manifest to a new, private file; it appears only when it is proven whole."""
+        stored = restoration.restorable(self.records().attempt(tenant, archive))
+        store = self.store(tenant, stored.profile_generation)
+        try:
+            restoration.to_file(store, stored, partial(self.tenant_keys().find, tenant), path)
+        finally:
+            store.close()
+
+    def restore_into_database(
+        self, tenant: TenantId, archive: AttemptId, *, approval: str, run: str
+    ) -> restoration.Restored:
+        """Put one archive's instance back exactly as it was archived, under an approval for this archive."""
+        attempt, manifest = self.open_archive(tenant, archive)
+        restorer = self.restorer()
+        if restorer.is_back(tenant, archive, manifest):
+            counts = {table.name: len(table.rows) for table in manifest.tables}
+            return restoration.Restored(
+                archive=archive, instance=manifest.instance, rows_by_table=counts, identical=True, already=True
+            )
+        return restoration.into_database(
+            self.records(), restorer, attempt, manifest, approval_id=approval, run=run
+        )
+
+    def gates(self, tenant: TenantId) -> Gates:
+        """What must hold before a schedule may apply anything for a tenant (D3)."""
+        with self.worker().transaction(tenant, read_only=True) as cursor:
+            faults = check(self.catalog, read_facts(cursor, self.catalog.instances))
+            status = profiles.status(cursor)
+            canary = oversight.canary_proven(cursor, tenant)
+            acknowledged = oversight.acknowledged(cursor, tenant)
+        return Gates(
+            schema=not any(fault.severity is Severity.ERROR for fault in faults),
+            inventory=acknowledged is not None,
+            provider=status is not None and status.readiness.ready,
+            canary=canary,
+        )
 
     def close(self) -> None:
         """Close whatever was opened. Safe to call twice."""

@@ -257,3 +257,14 @@ def record_outcome(cursor: Cursor, report: RunReport, started: datetime) -> None
             "started": started,
         },
     )
+
+
+_CANARY_PROVEN = sql.SQL("""
+SELECT EXISTS (SELECT FROM retention.canary_events WHERE tenant_id = %(tenant)s AND identical)
+""")
+
+
+def canary_proven(cursor: Cursor, tenant: TenantId) -> bool:
+    """Whether an instance of this tenant was archived, restored and compared identical (D3)."""
+    cursor.execute(_CANARY_PROVEN, {"tenant": tenant})
+    return bool(one(cursor)[0])

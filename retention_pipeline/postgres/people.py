@@ -153,3 +153,10 @@ def _change(
 ) -> None:
     values = {"scope": tenant or EVERYWHERE, "principal": principal, "permission": permission}
     cursor.execute(_CHANGE, {**values, "action": action, "reason": reason})
+
+
+def directory(session: Session) -> tuple[Tenant, ...]:
+    """Every tenant of the platform, by id; for the worker alone."""
+    with session.transaction(None, read_only=True) as cursor:
+        found = rows(cursor, sql.SQL("SELECT id, alias FROM retention.tenant_directory()"))
+    return tuple(Tenant(id=TenantId(row[0]), alias=row[1]) for row in found)
