@@ -15,7 +15,6 @@ from retention_pipeline.postgres import provision
 
 PASSWORD = "a password of a throw-away server"
 GROUPS = {
-    "platform_owner": None,
     "worker": "retention_worker",
     "admin": "retention_operator",
     "clerk": "retention_operator",  # an operator without any permission, until a test gives one
@@ -59,7 +58,7 @@ class Database:
 @pytest.fixture(scope="session")
 def template(pg: EmbeddedPostgres) -> str:
     superuser = pg.superuser_url()
-    provision.make_logins(superuser, dict.fromkeys(GROUPS, PASSWORD), GROUPS)
+    provision.make_logins(superuser, dict.fromkeys(["platform_owner", *GROUPS], PASSWORD), "platform_owner")
     if not provision.has_database(superuser, TEMPLATE):
         provision.make_database(superuser, TEMPLATE, "platform_owner")
         provision.make_platform(pg.url("platform_owner", PASSWORD, TEMPLATE), load(), "admin")

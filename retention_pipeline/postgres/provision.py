@@ -8,17 +8,17 @@ from retention_pipeline.postgres.migrate import bootstrap, install_reference_pla
 from retention_pipeline.postgres.session import translated
 
 
-def make_logins(superuser_url: str, passwords: dict[str, str], groups: dict[str, str | None]) -> None:
+def make_logins(superuser_url: str, passwords: dict[str, str], owner: str) -> None:
     """Create logins, or set their passwords anew.
 
     Args:
         superuser_url: an embedded server's superuser.
         passwords: password by login.
-        groups: the role that a login is a member of, by login; None for the owner, who makes roles.
+        owner: the login that migrates, and so makes roles.
     """
     with translated(), psycopg.connect(superuser_url, autocommit=True) as connection:
         for login, password in passwords.items():
-            rights = sql.SQL("CREATEROLE" if groups[login] is None else "NOCREATEROLE")
+            rights = sql.SQL("CREATEROLE" if login == owner else "NOCREATEROLE")
             found = connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", [login]).fetchone()
             verb = sql.SQL("ALTER" if found else "CREATE")
             connection.execute(
@@ -28,12 +28,11 @@ def make_logins(superuser_url: str, passwords: dict[str, str], groups: dict[str,
             )
 
 
-def join_groups(superuser_url: str, groups: dict[str, str | None]) -> None:
+def join_groups(superuser_url: str, groups: dict[str, str]) -> None:
     """Make each login a member of its group, once the migration has made the groups."""
     with translated(), psycopg.connect(superuser_url, autocommit=True) as connection:
         for login, group in groups.items():
-            if group is not None:
-                connection.execute(sql.SQL("GRANT {} TO {}").format(sql.Identifier(group), sql.Identifier(login)))
+            connection.execute(sql.SQL("GRANT {} TO {}").format(sql.Identifier(group), sql.Identifier(login)))
 
 
 def make_database(superuser_url: str, name: str, owner: str, *, template: str | None = None) -> None:
