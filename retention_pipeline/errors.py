@@ -108,6 +108,7 @@ class Code(StrEnum):
 
     # unforeseen
     INTERNAL = "RETENTION_INTERNAL"
+    INTERRUPTED = "RETENTION_INTERRUPTED"
 
 
 class RetentionError(Exception):

@@ -70,36 +70,32 @@ def permitted_everywhere(cursor: Cursor, permission: Permission) -> bool:
 
 
 def require(
-    session: Session, tenant: TenantId | None, permission: Permission, *, command: str, correlation: str
+    session: Session, tenant: TenantId | None, *permissions: Permission, command: str, correlation: str
 ) -> None:
-    """Go on only with the permission; a denial is audited in a transaction of its own.
+    """Go on only with one of the permissions; a denial is audited in a transaction of its own.
 
     Args:
         session: the operator's.
         tenant: for whom; None asks for a permission for the whole installation.
-        permission: what the command needs.
+        permissions: any of them will do.
         command: its name, for the audit event.
         correlation: ties the event to this call.
 
     Raises:
-        Refused: `PERMISSION_DENIED`, naming the permission and who gives it.
+        Refused: `PERMISSION_DENIED`, naming the permissions and who gives them.
     """
     ask = permitted_everywhere if tenant is None else permitted
     with session.transaction(tenant, read_only=True) as cursor:
-        if ask(cursor, permission):
+        if any(ask(cursor, permission) for permission in permissions):
             return
-    denied = {
-        "scope": tenant or EVERYWHERE,
-        "permission": permission,
-        "command": command,
-        "correlation": correlation,
-    }
+    wanted = " or ".join(permissions)
+    denied = {"scope": tenant or EVERYWHERE, "permission": wanted, "command": command, "correlation": correlation}
     with session.transaction(tenant) as cursor:
         cursor.execute(_DENIAL, denied)
     scope = "for the whole installation" if tenant is None else "for this tenant"
     raise Refused(
         Code.PERMISSION_DENIED,
-        f"This login lacks {permission} {scope}; the denial was recorded.",
+        f"This login lacks {wanted} {scope}; the denial was recorded.",
         remedy=f"Someone with {Permission.GRANT} {scope} can give it with `retention grant add`.",
     )
 

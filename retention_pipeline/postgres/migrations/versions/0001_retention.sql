@@ -529,7 +529,9 @@ BEGIN
 END $$;
 
 ALTER TABLE retention.setting_events ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
-CREATE POLICY everyone_reads ON retention.setting_events FOR SELECT USING (true);
+CREATE POLICY worker_reads ON retention.setting_events FOR SELECT TO retention_worker USING (true);
+CREATE POLICY egress_reads ON retention.setting_events FOR SELECT TO retention_operator
+  USING ((SELECT retention.permitted_everywhere('workflow_retention:egress')));
 CREATE POLICY egress_writes ON retention.setting_events FOR INSERT TO retention_operator
   WITH CHECK (actor = session_user AND (SELECT retention.permitted_everywhere('workflow_retention:egress')));
 GRANT SELECT ON retention.setting_events TO retention_worker;
