@@ -230,6 +230,10 @@ class App:
             as_of=as_of,
         )()
 
+    def archives(self, tenant: TenantId) -> list[Attempt]:
+        """A tenant's archives, the newest first, at most 1,000."""
+        return self.records().archives(tenant, limit=1000)
+
     def open_archive(self, tenant: TenantId, archive: AttemptId) -> tuple[Attempt, ReadManifest]:
         """Verify one archive and read its manifest (A17)."""
         attempt = self.records().attempt(tenant, archive)

@@ -48,6 +48,7 @@ class Settings:
         data_root: what the filesystem provider's prefixes lie below.
         ca_file: certificates to trust for archive stores instead of the system's.
         dagster_url: the web server, for what the command line launches there.
+        dagster_storage_url: where Dagster keeps its run history; None means files in the home, for a laptop alone.
     """
 
     home: Path
@@ -59,6 +60,7 @@ class Settings:
     data_root: Path
     ca_file: Path | None = None
     dagster_url: str | None = field(default=None, repr=False)
+    dagster_storage_url: str | None = field(default=None, repr=False)
 
     @classmethod
     def load(cls, environment: Mapping[str, str] | None = None) -> Self:
@@ -84,6 +86,7 @@ class Settings:
             data_root=_path(found, DATA_ROOT) or home / "archives",
             ca_file=_path(found, CA_FILE),
             dagster_url=_web(found, DAGSTER_URL),
+            dagster_storage_url=_database(found, DAGSTER_STORAGE_URL),
         )
 
     def need_worker_url(self) -> str:
@@ -97,6 +100,15 @@ class Settings:
     def need_owner_url(self) -> str:
         """The owner's login, or `UsageFault(SETTING_MISSING)`."""
         return _need(self.owner_url, OWNER_URL, "the login that owns the database's schemas")
+
+    def need_dagster_storage_url(self) -> str:
+        """Where Dagster's history is, or `UsageFault(SETTING_MISSING)`."""
+        return _need(self.dagster_storage_url, DAGSTER_STORAGE_URL, "Dagster's own database")
+
+
+def inherited() -> dict[str, str]:
+    """What a process that we start may know of this one's environment: nothing that is secret."""
+    return {name: os.environ[name] for name in ("HOME", "LANG", "TMPDIR") if name in os.environ}  # noqa: TID251
 
 
 def read_file(home: Path) -> dict[str, str]:

@@ -77,6 +77,13 @@ RETURNING """ + _COLUMNS)
 
 _BY_ID = sql.SQL("SELECT " + _COLUMNS + " FROM retention.attempts AS a WHERE a.id = %(id)s::uuid AND a.tenant_id = %(tenant)s::text")
 
+_ARCHIVES = sql.SQL(
+    "SELECT "
+    + _COLUMNS
+    + " FROM retention.attempts AS a WHERE a.tenant_id = %(tenant)s::text AND a.object_version IS NOT NULL"
+    + " ORDER BY a.intended_at DESC, a.id LIMIT %(limit)s::bigint"
+)
+
 
 def intend(
     cursor: Cursor,
@@ -200,6 +207,11 @@ def by_id(cursor: Cursor, tenant: TenantId, attempt: AttemptId) -> Attempt:
             Code.ARCHIVE_UNKNOWN, "This tenant has no such archive.", remedy="`retention inspect` lists the archives."
         )
     return _attempt(found[0])
+
+
+def archives(cursor: Cursor, tenant: TenantId, limit: int) -> list[Attempt]:
+    """Attempts that have an object, the newest first."""
+    return [_attempt(row) for row in rows(cursor, _ARCHIVES, {"tenant": tenant, "limit": limit})]
 
 
 def _attempt(row: Sequence[Any]) -> Attempt:

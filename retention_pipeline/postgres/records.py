@@ -201,6 +201,11 @@ class PostgresRecords:
         with self.session.transaction(tenant, read_only=True) as cursor:
             return attempts.by_id(cursor, tenant, attempt)
 
+    def archives(self, tenant: TenantId, *, limit: int) -> list[Attempt]:
+        """Attempts that have an object, the newest first."""
+        with self.session.transaction(tenant, read_only=True) as cursor:
+            return attempts.archives(cursor, tenant, limit)
+
     def retire(
         self,
         tenant: TenantId,

@@ -1,0 +1,43 @@
+"""Executes jobs in this process, each as a run of the configured Dagster instance; the demo starts it and reads one line of JSON.
+
+It reads a list of `{job, tenant, apply, approval}` from standard input and prints a list of `{tenant, run, success}`.
+"""
+
+import json
+import sys
+from typing import Any
+
+import dagster as dg
+
+from retention_pipeline.defs.partitions import TENANTS
+from retention_pipeline.definitions import defs
+
+
+def reconcile_tenants() -> dg.JobDefinition:
+    """The job, by a name that a worker process could import."""
+    return defs.get_job_def("reconcile_tenants")
+
+
+def main() -> None:
+    """Run every order, one after the other; a run that fails does not stop the next one."""
+    orders = json.load(sys.stdin)
+    with dg.DagsterInstance.get() as instance:
+        instance.add_dynamic_partitions(str(TENANTS.name), [order["tenant"] for order in orders])
+        answers = [_run(instance, order) for order in orders]
+    sys.stdout.write(json.dumps(answers) + "\n")
+
+
+def _run(instance: dg.DagsterInstance, order: dict[str, Any]) -> dict[str, Any]:
+    config = {"apply": order["apply"], "approval": order["approval"]}
+    result = dg.execute_job(
+        dg.reconstructable(reconcile_tenants),
+        instance=instance,
+        run_config={"ops": {"instance_archive": {"config": config}}},
+        tags={"dagster/partition": order["tenant"]},
+        raise_on_error=False,
+    )
+    return {"tenant": order["tenant"], "run": result.run_id, "success": result.success}
+
+
+if __name__ == "__main__":
+    main()

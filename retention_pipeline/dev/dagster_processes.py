@@ -1,0 +1,64 @@
+"""Starts Dagster as processes of its own, for the demo and for `retention dev`; the product's command line never loads it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from retention_pipeline.dev.stack import Stack
+from retention_pipeline.errors import Code, Unavailable
+from retention_pipeline.settings import HOME, inherited
+
+PACKAGE_FOLDER = Path(__file__).resolve().parents[2]
+
+
+def home(stack: Stack) -> Path:
+    """Dagster's home, with the project's `dagster.yaml` in it."""
+    folder = stack.home / "dagster"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    target = folder / "dagster.yaml"
+    if not target.exists():
+        target.write_bytes((PACKAGE_FOLDER / "dagster.yaml").read_bytes())
+    return folder
+
+
+def environment(stack: Stack) -> dict[str, str]:
+    """What a Dagster process of this installation needs to know; passwords stay in `settings.env`."""
+    return {
+        **inherited(),
+        HOME: str(stack.home),
+        "DAGSTER_HOME": str(home(stack)),
+        "PYTHONUNBUFFERED": "1",
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.defpath}",
+    }
+
+
+def run_jobs(stack: Stack, orders: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Execute jobs in a real Dagster instance, one run each, and give what became of them.
+
+    Args:
+        stack: the installation.
+        orders: for each run `job`, `tenant`, `apply` and `approval`.
+
+    Raises:
+        Unavailable: `EMBEDDED_FAILED`, when Dagster itself did not work; its log is in the home.
+    """
+    log = stack.home / "dagster" / "runs.log"
+    with log.open("ab") as errors:
+        done = subprocess.run(
+            [sys.executable, "-m", "retention_pipeline.defs.launch"],
+            input=json.dumps(orders).encode(),
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env=environment(stack),
+            cwd=stack.home,
+            check=False,
+        )
+    if done.returncode != 0:
+        raise Unavailable(
+            Code.EMBEDDED_FAILED, "Dagster could not run the jobs.", remedy="Read dagster/runs.log in the state folder."
+        )
+    answers: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    return answers
