@@ -2,7 +2,8 @@
 
 import json
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -15,6 +16,7 @@ from rich.text import Text
 
 from retention_pipeline.app import App
 from retention_pipeline.errors import Code, UsageFault
+from retention_pipeline.model.outcome import Counts, Outcome
 from retention_pipeline.model.people import Permission, Tenant
 from retention_pipeline.postgres import people
 from retention_pipeline.settings import Settings
@@ -71,6 +73,25 @@ class Call:
                 console = Console(markup=False, highlight=False, width=_PLAIN_WIDTH)
             console.print(lines(result) if shown is None else shown)
 
+    @contextmanager
+    def progress(self, label: str) -> Iterator[Callable[[Counts], None]]:
+        """Show how long work gets on, to a person at a terminal; gives what a run tells its counts."""
+        console = Console(stderr=True, markup=False, highlight=False)
+        if self.as_json or not console.is_terminal:
+            yield lambda _: None
+            return
+        with console.status(Text(label)) as status:
+            yield lambda c: status.update(
+                Text(
+                    f"{label}: {c.archived} archived, {c.verified} verified, {c.deleted} deleted, {c.failed} set aside"
+                )
+            )
+
+    def finish(self, outcome: Outcome) -> None:
+        """End with the outcome's exit code (O1)."""
+        if outcome.exit_code:
+            raise click.exceptions.Exit(outcome.exit_code)
+
     def close(self) -> None:
         """Close what was opened."""
         if "app" in self.__dict__:
@@ -80,6 +101,25 @@ class Call:
     def _command(self) -> str:
         return " ".join(click.get_current_context().command_path.split()[1:])
 
+
+class _Instant(click.ParamType[datetime]):
+    """An instant with its offset; one without is no instant."""
+
+    name = "instant"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        """Read ISO 8601 with an offset."""
+        try:
+            read = datetime.fromisoformat(str(value))
+        except ValueError:
+            self.fail("not ISO 8601", param, ctx)
+        if read.tzinfo is None:
+            self.fail("without an offset", param, ctx)
+        return read
+
+
+instant = _Instant()
+"""For options that name an instant."""
 
 pass_call = click.make_pass_decorator(Call)
 """Gives a command its `Call`."""

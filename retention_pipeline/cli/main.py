@@ -11,14 +11,21 @@ from retention_pipeline.cli import faults
 from retention_pipeline.cli.common import Call
 
 COMMANDS: Final = {
+    "archive": "retention_pipeline.cli.archive:archive",
     "approve": "retention_pipeline.cli.approve:approve",
     "catalog": "retention_pipeline.cli.catalog:catalog",
+    "demo": "retention_pipeline.cli.laptop:demo",
+    "dev": "retention_pipeline.cli.laptop:dev",
     "egress": "retention_pipeline.cli.egress:egress",
     "grant": "retention_pipeline.cli.grant:grant",
     "hold": "retention_pipeline.cli.hold:hold",
+    "inspect": "retention_pipeline.cli.inspect:inspect",
+    "inventory": "retention_pipeline.cli.inventory:inventory",
     "keyring": "retention_pipeline.cli.keyring:keyring",
     "migrate": "retention_pipeline.cli.migrate:migrate",
     "profile": "retention_pipeline.cli.profile:profile",
+    "reconcile": "retention_pipeline.cli.reconcile:reconcile",
+    "restore": "retention_pipeline.cli.restore:restore",
     "secret": "retention_pipeline.cli.secret:secret",
 }
 """Where each command is, so that a call imports no more than its own."""

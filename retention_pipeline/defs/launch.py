@@ -9,6 +9,7 @@ from typing import Any
 
 import dagster as dg
 
+from retention_pipeline.app import App
 from retention_pipeline.defs.partitions import TENANTS
 from retention_pipeline.definitions import defs
 
@@ -21,8 +22,10 @@ def reconcile_tenants() -> dg.JobDefinition:
 def main() -> None:
     """Run every order, one after the other; a run that fails does not stop the next one."""
     orders = json.load(sys.stdin)
+    with App.from_environment() as app:
+        tenants = [str(tenant.id) for tenant in app.tenants()]
     with dg.DagsterInstance.get() as instance:
-        instance.add_dynamic_partitions(str(TENANTS.name), [order["tenant"] for order in orders])
+        instance.add_dynamic_partitions(str(TENANTS.name), tenants)
         answers = [_run(instance, order) for order in orders]
     sys.stdout.write(json.dumps(answers) + "\n")
 

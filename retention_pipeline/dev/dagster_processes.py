@@ -35,6 +35,11 @@ def environment(stack: Stack) -> dict[str, str]:
     }
 
 
+def register_tenants(stack: Stack) -> None:
+    """Make every tenant a partition of the Dagster instance, so that the UI knows them from the start."""
+    run_jobs(stack, [])
+
+
 def run_jobs(stack: Stack, orders: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Execute jobs in a real Dagster instance, one run each, and give what became of them.
 

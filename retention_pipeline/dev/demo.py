@@ -53,24 +53,26 @@ def run(home: Path, console: Console) -> Proof:
     begun = clock.monotonic()
     stack.forget(home)
     _say(console, "Starting PostgreSQL and an S3 server of your own …")
-    with stack.running(home) as servers:
-        _seed(servers, console)
-        with stack.open_app(servers) as app:
-            proof = _demo(servers, app, console, begun)
-    (home / "demo.json").write_text(json.dumps(_as_json(proof), indent=2) + "\n", encoding="utf-8")
+    with stack.running(home) as servers, stack.open_app(servers) as app:
+        prepare(servers, app, console)
+        proof = _demo(servers, app, console, begun)
+    (home / "demo.json").write_text(json.dumps(as_json(proof), indent=2) + "\n", encoding="utf-8")
     _show(proof, console)
     if proof.lost or not proof.adds_up() or not proof.restored_identical:
         raise Integrity(
-            Code.DEMO_UNPROVEN, "The demo's figures don't prove what they should.", remedy="See demo.json, and report it."
+            Code.DEMO_UNPROVEN,
+            "The demo's figures don't prove what they should.",
+            remedy="See demo.json, and report it.",
         )
-    console.print("\nNothing is lost. Open the UI on this very history with [bold]make dev[/bold], then Ctrl-C to stop it.")
+    console.print(
+        "\nNothing is lost. Open the UI on this very history with [bold]make dev[/bold], then Ctrl-C to stop it."
+    )
     return proof
 
 
 def _demo(servers: Stack, app: App, console: Console, begun: float) -> Proof:
     everybody = app.tenants()
     before = accounting.instances(servers.superuser_url())
-    _set_up(servers, app, everybody, console)
     held = _hold(app, everybody[0], console)
     _show_inventory(app, everybody, console)
     _say(console, "A run that nobody approved is a preflight: it counts, and changes nothing.")
@@ -87,20 +89,23 @@ def _demo(servers: Stack, app: App, console: Console, begun: float) -> Proof:
     return _count(servers, app, everybody, before, eligible, identical, clock.monotonic() - begun)
 
 
+def prepare(servers: Stack, app: App, console: Console) -> None:
+    """Sample data, a bucket, and for each tenant an archive profile that was proven."""
+    _seed(servers, console)
+    tenants.approve_egress(app, servers.s3)
+    tenants.bucket_api(app, servers.s3).create_bucket()
+    for tenant in app.tenants():
+        readiness = tenants.set_up(app, servers.s3, tenant, run="demo")
+        proven = "ready: wrote once, read back, a second write was refused"
+        words = proven if readiness.ready else ", ".join(readiness.codes)
+        console.print(f"  archive profile of [bold]{tenant.alias}[/bold]: {words}")
+
+
 def _seed(servers: Stack, console: Console) -> None:
     total = sum(tenant.instances for tenant in sample.SAMPLE)
     _say(console, f"Writing {total:,} workflow instances of three tenants, with everything that drifts in real life …")
     sample.seed(servers.superuser_url(), sample.SAMPLE, clock.utc_now())
     sample.add_drift(servers.superuser_url(), sample.SAMPLE)
-
-
-def _set_up(servers: Stack, app: App, everybody: tuple[Tenant, ...], console: Console) -> None:
-    tenants.approve_egress(app, servers.s3)
-    tenants.bucket_api(app, servers.s3).create_bucket()
-    for tenant in everybody:
-        readiness = tenants.set_up(app, servers.s3, tenant, run="demo")
-        words = "ready: wrote once, read back, a second write was refused" if readiness.ready else ", ".join(readiness.codes)
-        console.print(f"  archive profile of [bold]{tenant.alias}[/bold]: {words}")
 
 
 def _hold(app: App, tenant: Tenant, console: Console) -> InstanceId:
@@ -140,9 +145,7 @@ def _dagster(servers: Stack, console: Console, orders: list[dict[str, Any]]) -> 
         console.print(f"  Dagster run {answer['run'][:8]}: {'succeeded' if answer['success'] else 'FAILED'}")
 
 
-def _restore(
-    servers: Stack, app: App, tenant: Tenant, instance: InstanceId, picture: str, console: Console
-) -> bool:
+def _restore(servers: Stack, app: App, tenant: Tenant, instance: InstanceId, picture: str, console: Console) -> bool:
     archive = next(a for a in app.archives(tenant.id) if a.instance == instance).id
     if instance in accounting.instances(servers.superuser_url()):
         raise Integrity(Code.DEMO_UNPROVEN, "The instance to restore is still there.", remedy="Report this.")
@@ -150,7 +153,9 @@ def _restore(
     app.restore_to_file(tenant.id, archive, servers.home / "restored" / f"{archive}.json")
     app.restore_into_database(tenant.id, archive, approval=_approve_restore(app, tenant, archive), run="demo-restore")
     identical = accounting.picture(servers.superuser_url(), instance) == picture
-    console.print(f"  restored one archive of [bold]{tenant.alias}[/bold]: {'identical' if identical else 'DIFFERENT'} to the deleted rows")
+    console.print(
+        f"  restored one archive of [bold]{tenant.alias}[/bold]: {'identical' if identical else 'DIFFERENT'} to the deleted rows"
+    )
     return identical
 
 
@@ -236,14 +241,15 @@ def _show(proof: Proof, console: Console) -> None:
     table.add_row("lost", str(proof.lost), style="bold")
     table.add_row("all", str(proof.instances), style="bold")
     console.print(table)
-    console.print(f"{proof.seconds:.0f} seconds. One archive was restored, and is identical: {proof.restored_identical}.")
+    console.print(
+        f"{proof.seconds:.0f} seconds. One archive was restored, and is identical: {proof.restored_identical}."
+    )
 
 
-def _as_json(proof: Proof) -> dict[str, Any]:
+def as_json(proof: Proof) -> dict[str, Any]:
+    """The proof as `demo.json` holds it."""
     return {name: getattr(proof, name) for name in Proof.__slots__}
 
 
 def _say(console: Console, sentence: str) -> None:
     console.print(f"\n[bold]{sentence}[/bold]")
-
-

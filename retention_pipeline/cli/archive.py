@@ -1,0 +1,59 @@
+"""`retention archive ID`: the explicit archive of one instance, a preflight unless told otherwise (SPEC W8)."""
+
+import click
+
+from retention_pipeline.cli.common import Call, pass_call
+from retention_pipeline.cli.reconcile import APPROVAL_LASTS
+from retention_pipeline.governance.approval import ApprovalRequest, Kind
+from retention_pipeline.model.ids import InstanceId
+from retention_pipeline.model.people import Job, Permission
+from retention_pipeline.postgres import approvals, holds
+
+
+@click.command()
+@click.argument("instance", metavar="ID")
+@click.option("--apply", is_flag=True, help="Archive, verify and delete this instance; makes a single-use approval.")
+@click.option("--reason", help="Why, for the record.")
+@pass_call
+def archive(call: Call, instance: str, apply: bool, reason: str | None) -> None:
+    """Archive one instance now. Its period must be over; a legal hold does not stop it, it is bound to the archive.
+
+    \b
+    Examples:
+      retention --tenant acme archive 0b7c…
+      retention --tenant acme archive 0b7c… --apply --reason "the customer left"
+    """
+    call.require(Permission.ARCHIVE)
+    tenant = call.tenant.id
+    approval = None
+    with call.app.operator().transaction(tenant) as cursor:
+        known: InstanceId = holds.resolve(cursor, instance)
+        if apply:
+            request = ApprovalRequest(
+                job=Job.ARCHIVE,
+                kind=Kind.SINGLE_USE,
+                subject=known,
+                max_items=1,
+                lasts=APPROVAL_LASTS,
+                reason=reason or "archive --apply",
+            )
+            approval = approvals.approve(cursor, tenant, request).id
+    result = call.app.archive_one(tenant, known, run=call.correlation, apply=apply, approval=approval)
+    call.emit(
+        {
+            "tenant": call.tenant.alias,
+            "instance": known,
+            "outcome": result.outcome,
+            "reason": result.reason,
+            "may_go": result.go,
+            "disposition": result.decision.disposition,
+            "blockers": list(result.decision.blockers),
+            "hold_is_bound": result.held,
+            "profile_ready": result.ready,
+            "archived": result.counts.archived,
+            "verified": result.counts.verified,
+            "deleted": result.counts.deleted,
+            "run": call.correlation,
+        }
+    )
+    call.finish(result.outcome)

@@ -1,0 +1,120 @@
+"""`retention reconcile`: the periodic run of one tenant, a preflight unless told otherwise (SPEC W6, W7, W10)."""
+
+from datetime import timedelta
+
+import click
+from rich.console import Group
+from rich.text import Text
+
+from retention_pipeline.cli.common import Call, pass_call, table
+from retention_pipeline.errors import Code, UsageFault
+from retention_pipeline.governance.approval import ApprovalRequest, Kind
+from retention_pipeline.model.people import Job, Permission
+from retention_pipeline.postgres import approvals
+from retention_pipeline.stages.reconcile import Bounds, RunResult
+
+APPROVAL_LASTS = timedelta(hours=1)
+
+
+@click.command()
+@click.option("--apply", is_flag=True, help="Archive, verify and delete what is eligible; makes a single-use approval.")
+@click.option("--acknowledge", is_flag=True, help="Accept the numbers of this preflight; needs --reason.")
+@click.option("--reason", help="Why, for the record.")
+@click.option("--batches", type=click.IntRange(1, 20), default=20, show_default=True, help="Batches at most.")
+@click.option(
+    "--batch", type=click.IntRange(1, 500), default=500, show_default=True, help="Instances of a batch at most."
+)
+@click.option(
+    "--seconds", type=click.FloatRange(1, 300), default=300, show_default=True, help="Begin no batch after this."
+)
+@pass_call
+def reconcile(
+    call: Call, apply: bool, acknowledge: bool, reason: str | None, batches: int, batch: int, seconds: float
+) -> None:
+    """Look what is eligible; with --apply, archive it, prove each archive, and delete its source.
+
+    Without --apply nothing changes in the source or the archive store.
+
+    \b
+    Examples:
+      retention --tenant acme reconcile
+      retention --tenant acme reconcile --acknowledge --reason "first look at acme"
+      retention --tenant acme reconcile --apply --reason "monthly run"
+    """
+    call.require(Permission.RECONCILE)
+    tenant = call.tenant.id
+    if acknowledge and not (reason and reason.strip()):
+        raise UsageFault(Code.USAGE, "An acknowledgement needs a reason.", remedy="Give one with --reason.")
+    bounds = Bounds(batches=batches, batch=batch, seconds=seconds)
+    if acknowledge:
+        looked = call.app.reconcile(tenant, run=call.correlation, bounds=bounds)
+        with call.app.operator().transaction(tenant) as cursor:
+            approvals.acknowledge(cursor, tenant, str(reason), looked.preflight)
+    approval = None
+    if apply:
+        request = ApprovalRequest(
+            job=Job.RECONCILE,
+            kind=Kind.SINGLE_USE,
+            subject=None,
+            max_items=bounds.instances,
+            lasts=APPROVAL_LASTS,
+            reason=reason or "reconcile --apply",
+        )
+        with call.app.operator().transaction(tenant) as cursor:
+            approval = approvals.approve(cursor, tenant, request).id
+    with call.progress("archive, verify, delete") as progress:
+        result = call.app.reconcile(
+            tenant, run=call.correlation, apply=apply, approval=approval, bounds=bounds, progress=progress
+        )
+    call.emit(as_json(result, acknowledged=acknowledge), shown(result, acknowledged=acknowledge))
+    call.finish(result.report.outcome)
+
+
+def as_json(result: RunResult, *, acknowledged: bool) -> dict[str, object]:
+    """The run for programs."""
+    report = result.report
+    return {
+        "tenant": report.tenant,
+        "run": report.run,
+        "outcome": report.outcome,
+        "reason": report.reason,
+        "preflight": result.preflight,
+        "acknowledged": acknowledged,
+        "eligible": result.inventory.eligible,
+        "dispositions": result.inventory.dispositions,
+        "stop_signals": [{"code": s.code, "sentence": s.sentence} for s in result.signals],
+        "archived": report.counts.archived,
+        "verified": report.counts.verified,
+        "deleted": report.counts.deleted,
+        "bytes_archived": report.counts.bytes_archived,
+        "adopted": report.counts.adopted,
+        "superseded": report.counts.superseded,
+        "skipped": report.counts.skipped,
+        "failures": report.counts.failures,
+        "backlog": report.backlog,
+        "oldest_overdue_seconds": report.oldest_overdue_seconds,
+        "forecast_runs": report.forecast_runs,
+        "seconds": report.seconds,
+    }
+
+
+def shown(result: RunResult, *, acknowledged: bool) -> Group:
+    """The run for people: how it ended, why, and what is left."""
+    report = result.report
+    numbers = [
+        ("eligible", result.inventory.eligible),
+        ("archived", report.counts.archived),
+        ("verified", report.counts.verified),
+        ("deleted", report.counts.deleted),
+        ("set aside", ", ".join(f"{code} {n}" for code, n in report.counts.failures.items()) or 0),
+        ("backlog", report.backlog),
+        ("oldest overdue", _days(report.oldest_overdue_seconds)),
+        ("where the time went", ", ".join(f"{name} {spent:.1f} s" for name, spent in report.seconds.items())),
+    ]
+    notes = [Text(f"Preflight {result.preflight}{' was acknowledged' if acknowledged else ''}.")]
+    notes += [Text(f"Stop: {signal.code}: {signal.sentence}") for signal in result.signals]
+    return Group(Text(f"{report.outcome}: {report.reason}", style="bold"), table(("", ""), numbers), *notes)
+
+
+def _days(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds / 86_400:.1f} days"
