@@ -22,6 +22,16 @@ BEGIN
   RAISE EXCEPTION '% is append-only', TG_TABLE_NAME USING ERRCODE = '42501';
 END $$;
 
+-- A trigger and not a CHECK: a dump is restored by another login than those who acted.
+CREATE FUNCTION retention.in_ones_own_name() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog AS $$
+BEGIN
+  IF to_jsonb(NEW) ->> TG_ARGV[0] IS DISTINCT FROM session_user::text THEN
+    RAISE EXCEPTION 'nobody acts in another name' USING ERRCODE = '42501';
+  END IF;
+  RETURN NEW;
+END $$;
+
 -- Governance ---------------------------------------------------------------------------------------------------------
 
 CREATE TABLE retention.grant_events (
@@ -34,7 +44,7 @@ CREATE TABLE retention.grant_events (
     'workflow_retention:restore', 'workflow_retention:key_manage', 'workflow_retention:grant',
     'workflow_retention:egress')),
   action text NOT NULL CHECK (action IN ('add', 'remove')),
-  actor text NOT NULL DEFAULT session_user CHECK (actor = session_user),
+  actor text NOT NULL DEFAULT session_user,
   reason text,
   at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
@@ -44,7 +54,7 @@ CREATE TABLE retention.setting_events (  -- installation-wide, the latest counts
   id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   name text NOT NULL CHECK (name IN ('workflow.archive.egress.mode', 'workflow.archive.egress.allowed_destinations')),
   value jsonb NOT NULL,
-  actor text NOT NULL DEFAULT session_user CHECK (actor = session_user),
+  actor text NOT NULL DEFAULT session_user,
   reason text NOT NULL CHECK (reason ~ '\S'),
   at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
@@ -58,7 +68,7 @@ CREATE TABLE retention.hold_events (
   action text NOT NULL CHECK (action IN ('hold', 'release')),
   reason text NOT NULL CHECK (reason ~ '\S'),
   correlation text NOT NULL,
-  actor text NOT NULL DEFAULT session_user CHECK (actor = session_user),
+  actor text NOT NULL DEFAULT session_user,
   at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 CREATE INDEX ON retention.hold_events (tenant_id, instance_id, matter, id DESC);
@@ -84,7 +94,7 @@ CREATE TABLE retention.acknowledgements (
   tenant_id text NOT NULL,
   preflight_id uuid NOT NULL REFERENCES retention.preflights,
   reason text NOT NULL CHECK (reason ~ '\S'),
-  actor text NOT NULL DEFAULT session_user CHECK (actor = session_user),
+  actor text NOT NULL DEFAULT session_user,
   at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 CREATE INDEX ON retention.acknowledgements (tenant_id, id DESC);
@@ -98,7 +108,7 @@ CREATE TABLE retention.approvals (
   max_items integer NOT NULL CHECK (max_items > 0),
   expires_at timestamptz NOT NULL CHECK (expires_at > at AND isfinite(expires_at)),
   reason text NOT NULL CHECK (reason ~ '\S'),
-  actor text NOT NULL DEFAULT session_user CHECK (actor = session_user),
+  actor text NOT NULL DEFAULT session_user,
   at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 CREATE INDEX ON retention.approvals (tenant_id, job, at DESC);
@@ -118,7 +128,7 @@ CREATE TABLE retention.audit_events (
   tenant_id text NOT NULL,
   at timestamptz NOT NULL DEFAULT clock_timestamp(),
   actor text NOT NULL,
-  session_role text NOT NULL DEFAULT session_user CHECK (session_role = session_user),
+  session_role text NOT NULL DEFAULT session_user,
   kind text NOT NULL,
   subject text,
   outcome text NOT NULL,
@@ -149,7 +159,7 @@ CREATE TABLE retention.secrets (
   generation integer NOT NULL DEFAULT 1 CHECK (generation > 0),
   key_id text NOT NULL,
   ciphertext bytea NOT NULL,
-  actor text NOT NULL DEFAULT session_user CHECK (actor = session_user),
+  actor text NOT NULL DEFAULT session_user,
   at timestamptz NOT NULL DEFAULT clock_timestamp(),
   PRIMARY KEY (tenant_id, id, generation)
 );
@@ -158,7 +168,7 @@ CREATE TABLE retention.secret_revocations (
   tenant_id text NOT NULL,
   id uuid NOT NULL,
   reason text NOT NULL CHECK (reason ~ '\S'),
-  actor text NOT NULL DEFAULT session_user CHECK (actor = session_user),
+  actor text NOT NULL DEFAULT session_user,
   at timestamptz NOT NULL DEFAULT clock_timestamp(),
   PRIMARY KEY (tenant_id, id)
 );
@@ -170,7 +180,7 @@ CREATE TABLE retention.profiles (  -- append-only: a change is a new generation
   configuration jsonb NOT NULL,
   secret_id uuid,
   archive_retention_days integer NOT NULL CHECK (archive_retention_days = 0 OR archive_retention_days >= 365),
-  actor text NOT NULL DEFAULT session_user CHECK (actor = session_user),
+  actor text NOT NULL DEFAULT session_user,
   at timestamptz NOT NULL DEFAULT clock_timestamp(),
   PRIMARY KEY (tenant_id, generation),
   CHECK ((provider = 's3-compatible') = (secret_id IS NOT NULL))
@@ -526,6 +536,12 @@ BEGIN
     EXECUTE format('CREATE TRIGGER append_only BEFORE UPDATE OR DELETE ON retention.%I FOR EACH ROW EXECUTE FUNCTION retention.refuse_change()', name);
     EXECUTE format('CREATE TRIGGER never_truncated BEFORE TRUNCATE ON retention.%I FOR EACH STATEMENT EXECUTE FUNCTION retention.refuse_change()', name);
   END LOOP;
+  FOREACH name IN ARRAY ARRAY[
+    'grant_events', 'setting_events', 'hold_events', 'acknowledgements', 'approvals', 'secrets', 'secret_revocations', 'profiles']
+  LOOP
+    EXECUTE format('CREATE TRIGGER actor BEFORE INSERT ON retention.%I FOR EACH ROW EXECUTE FUNCTION retention.in_ones_own_name(''actor'')', name);
+  END LOOP;
+  CREATE TRIGGER actor BEFORE INSERT ON retention.audit_events FOR EACH ROW EXECUTE FUNCTION retention.in_ones_own_name('session_role');
 END $$;
 
 ALTER TABLE retention.setting_events ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
