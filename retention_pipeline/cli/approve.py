@@ -30,7 +30,7 @@ class _Duration(click.ParamType[timedelta]):
 
 
 @click.command()
-@click.argument("job", type=click.Choice([*Job]))
+@click.argument("job", type=click.Choice([job.value for job in Job]))
 @click.argument("subject", required=False, metavar="[ID]")
 @click.option("--reason", required=True, help="For the record.")
 @click.option("--standing", is_flag=True, help="For every run of a schedule, until it expires.")
@@ -70,8 +70,8 @@ def approve(
             job=wanted,
             kind=kind,
             subject=subject,
-            max_items=max_items or (1 if subject else MAX_ITEMS),
-            lasts=expires_in or (timedelta(days=90) if standing else timedelta(hours=24)),
+            max_items=(1 if subject else MAX_ITEMS) if max_items is None else max_items,
+            lasts=(timedelta(days=90) if standing else timedelta(hours=24)) if expires_in is None else expires_in,
             reason=reason,
         )
         made = approvals.approve(cursor, tenant, request)

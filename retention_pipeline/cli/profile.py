@@ -20,7 +20,9 @@ def profile() -> None:
 
 
 @profile.command("set")
-@click.option("--provider", required=True, type=click.Choice([*Provider]), help="Which kind of store.")
+@click.option(
+    "--provider", required=True, type=click.Choice([kind.value for kind in Provider]), help="Which kind of store."
+)
 @click.option(
     "--config", "words", multiple=True, metavar="NAME=VALUE", help="A place; again for each, or all as one JSON object."
 )
