@@ -13,6 +13,10 @@ def demo(call: Call) -> None:
     """Start afresh: archive, verify and delete a sample through Dagster, restore one, and count the proof.
 
     Writes demo.json into the product's home, and leaves a history that `retention dev` opens.
+
+    \b
+    Example:
+      retention demo
     """
     from retention_pipeline.dev import demo as story  # noqa: PLC0415  only this command needs the servers' packages
 
