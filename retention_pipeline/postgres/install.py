@@ -60,7 +60,10 @@ def _policy_tables(dataset: InstanceDataset) -> list[tuple[str, str]]:
 def locked_tables(dataset: InstanceDataset) -> list[tuple[str, str]]:
     """The root and every evidence table with children: rows that others may refer to are locked before children go."""
     parents = {e.parent for e in dataset.evidence}
-    return [(dataset.root.table, dataset.root.key), *((e.table, e.key[0]) for e in dataset.evidence if e.name in parents)]
+    return [
+        (dataset.root.table, dataset.root.key),
+        *((e.table, e.key[0]) for e in dataset.evidence if e.name in parents),
+    ]
 
 
 def privileges(dataset: InstanceDataset) -> list[sql.Composed]:
@@ -108,10 +111,15 @@ def policies(dataset: InstanceDataset) -> list[sql.Composed]:
         )
     for name, _ in locked_tables(dataset):
         made += _policy(
-            "retention_worker_locks", name, "AS RESTRICTIVE FOR UPDATE TO {role} USING (true) WITH CHECK (false)", WORKER
+            "retention_worker_locks",
+            name,
+            "AS RESTRICTIVE FOR UPDATE TO {role} USING (true) WITH CHECK (false)",
+            WORKER,
         )
     for name, _ in _policy_tables(dataset):
-        made += _policy("retention_counter_locks", name, "FOR UPDATE TO {role} USING (true) WITH CHECK (false)", COUNTER)
+        made += _policy(
+            "retention_counter_locks", name, "FOR UPDATE TO {role} USING (true) WITH CHECK (false)", COUNTER
+        )
     return made
 
 
@@ -119,9 +127,7 @@ def _policy(name: str, table: str, rule: str, role: sql.Identifier, **parts: sql
     on = names.table(table)
     return [
         sql.SQL("DROP POLICY IF EXISTS {} ON {}").format(sql.Identifier(name), on),
-        sql.SQL("CREATE POLICY {} ON {} {}").format(
-            sql.Identifier(name), on, sql.SQL(rule).format(role=role, **parts)
-        ),
+        sql.SQL("CREATE POLICY {} ON {} {}").format(sql.Identifier(name), on, sql.SQL(rule).format(role=role, **parts)),
     ]
 
 
@@ -183,13 +189,56 @@ def functions(dataset: InstanceDataset, shape: SourceShape) -> list[sql.Composed
     everybody = (WORKER, OPERATOR)
     some = (("tenant", "text"), ("wanted", "text[]"))
     made = [
-        _Function(name="tenant_directory", arguments=(), returns="TABLE (id text, alias text)", body=_directory(dataset), readers=(WORKER,)),
-        _Function(name="resolve_tenant", arguments=(("wanted", "text"),), returns="text", body=_resolve(dataset), readers=everybody),
-        _Function(name="resolve_instance", arguments=(("wanted", "text"),), returns="text", body=_resolve_instance(dataset, shape), readers=everybody),
-        _Function(name="foreign_rows", arguments=some[:1], returns=foreign, body=_foreign_rows(dataset, shape, some=False), readers=everybody),
-        _Function(name="foreign_rows", arguments=some, returns=foreign, body=_foreign_rows(dataset, shape, some=True), readers=everybody),
-        _Function(name="references_left", arguments=some[1:], returns="SETOF text", body=_references_left(dataset, shape), readers=(WORKER,)),
-        _Function(name="lock_policies", arguments=some, returns="bigint", body=_lock_policies(dataset, shape), readers=(WORKER,), volatile=True),
+        _Function(
+            name="tenant_directory",
+            arguments=(),
+            returns="TABLE (id text, alias text)",
+            body=_directory(dataset),
+            readers=(WORKER,),
+        ),
+        _Function(
+            name="resolve_tenant",
+            arguments=(("wanted", "text"),),
+            returns="text",
+            body=_resolve(dataset),
+            readers=everybody,
+        ),
+        _Function(
+            name="resolve_instance",
+            arguments=(("wanted", "text"),),
+            returns="text",
+            body=_resolve_instance(dataset, shape),
+            readers=everybody,
+        ),
+        _Function(
+            name="foreign_rows",
+            arguments=some[:1],
+            returns=foreign,
+            body=_foreign_rows(dataset, shape, some=False),
+            readers=everybody,
+        ),
+        _Function(
+            name="foreign_rows",
+            arguments=some,
+            returns=foreign,
+            body=_foreign_rows(dataset, shape, some=True),
+            readers=everybody,
+        ),
+        _Function(
+            name="references_left",
+            arguments=some[1:],
+            returns="SETOF text",
+            body=_references_left(dataset, shape),
+            readers=(WORKER,),
+        ),
+        _Function(
+            name="lock_policies",
+            arguments=some,
+            returns="bigint",
+            body=_lock_policies(dataset, shape),
+            readers=(WORKER,),
+            volatile=True,
+        ),
     ]
     return [
         sql.SQL("GRANT CREATE ON SCHEMA retention TO {}").format(COUNTER),
