@@ -83,6 +83,9 @@ def _read() -> Credentials:
     asked = {
         "access_key": click.prompt("Access key", hide_input=True, err=True),
         "secret_key": click.prompt("Secret key", hide_input=True, err=True),
-        "session_token": click.prompt("Session token (empty for none)", hide_input=True, default="", err=True) or None,
+        "session_token": click.prompt(
+            "Session token (empty for none)", hide_input=True, default="", show_default=False, err=True
+        )
+        or None,
     }
     return parse_credentials(json.dumps(asked).encode())

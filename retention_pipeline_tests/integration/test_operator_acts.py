@@ -262,3 +262,33 @@ def test_who_may_hold_needs_no_other_permission(desk):
     desk.done("grant", "add", "clerk", "legal_hold")
     assert desk.done("hold", instance, "--reason", "r", login="clerk")["held"] is True
     assert desk.done("hold", instance, "--release", "--reason", "r", login="clerk")["held"] is False
+
+
+@pytest.fixture
+def archived(desk, bench):
+    """An instance that is archived and gone, and the alias of its tenant."""
+    platform = bench.platform()
+    instance = platform.add()
+    bench.reconcile(platform)
+    assert not platform.exists(instance)
+    return instance, str(platform.value("SELECT alias FROM nucleus.tenants WHERE id = %s", platform.tenant))
+
+
+def test_a_hold_on_an_archived_instance_is_bound_to_its_archive(desk, archived):
+    instance, alias = archived
+    assert desk.done("hold", instance, "--reason", "a court asks", tenant=alias)["held"] is True
+    bound = desk.platform.value(
+        "SELECT count(*) FROM retention.hold_bindings AS b JOIN retention.attempts AS a ON a.id = b.attempt_id"
+        " WHERE a.instance_id = %s",
+        instance,
+    )
+    assert bound == 1
+
+
+@pytest.mark.parametrize("state", ["expiring", "tombstone"])
+def test_a_hold_that_comes_too_late_is_answered_as_such(desk, archived, state):
+    instance, alias = archived
+    desk.platform.run("UPDATE retention.attempts SET state = %s WHERE instance_id = %s", state, instance)
+    answer = desk.call("hold", instance, "--reason", "a court asks", tenant=alias)
+    assert (answer.code, answer.error) == (3, "RETENTION_HOLD_TOO_LATE")
+    assert desk.done("hold", instance, "--list", tenant=alias)["held"] is False
