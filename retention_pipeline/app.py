@@ -24,7 +24,7 @@ from retention_pipeline.model.gates import Gates
 from retention_pipeline.model.ids import AttemptId, InstanceId, TenantId
 from retention_pipeline.model.inventory import Inventory
 from retention_pipeline.model.outcome import Counts
-from retention_pipeline.model.people import Tenant
+from retention_pipeline.model.people import Tenant, TenantCount
 from retention_pipeline.model.ports import KeyProvider, ObjectStore
 from retention_pipeline.model.profile import Profile, Provider, Readiness
 from retention_pipeline.postgres import credentials, egress_settings, oversight, people, profiles
@@ -176,6 +176,10 @@ class App:
     def tenants(self) -> tuple[Tenant, ...]:
         """All tenants of the platform, as the worker."""
         return people.directory(self.worker())
+
+    def overview(self) -> tuple[TenantCount, ...]:
+        """Every tenant with its number of instances, and of those that have ended."""
+        return people.overview(self.worker())
 
     def inventory(self, tenant: TenantId, as_of: datetime | None = None) -> Inventory:
         """Count everything and change nothing (W5); as the operator where this machine has that login."""

@@ -31,6 +31,7 @@ KEYRING: Final = "RETENTION_KEYRING"
 DATA_ROOT: Final = "RETENTION_DATA_ROOT"
 CA_FILE: Final = "RETENTION_CA_FILE"
 DAGSTER_URL: Final = "RETENTION_DAGSTER_URL"
+ENVIRONMENT: Final = "RETENTION_ENVIRONMENT"
 DAGSTER_STORAGE_URL: Final = "RETENTION_DAGSTER_STORAGE_URL"
 
 
@@ -48,6 +49,7 @@ class Settings:
         data_root: what the filesystem provider's prefixes lie below.
         ca_file: certificates to trust for archive stores instead of the system's.
         dagster_url: the web server, for what the command line launches there.
+        production: whether files are no place for the run history.
         dagster_storage_url: where Dagster keeps its run history; None means files in the home, for a laptop alone.
     """
 
@@ -61,6 +63,7 @@ class Settings:
     ca_file: Path | None = None
     dagster_url: str | None = field(default=None, repr=False)
     dagster_storage_url: str | None = field(default=None, repr=False)
+    production: bool = False
 
     @classmethod
     def load(cls, environment: Mapping[str, str] | None = None) -> Self:
@@ -87,6 +90,7 @@ class Settings:
             ca_file=_path(found, CA_FILE),
             dagster_url=_web(found, DAGSTER_URL),
             dagster_storage_url=_database(found, DAGSTER_STORAGE_URL),
+            production=_environment(found),
         )
 
     def need_worker_url(self) -> str:
@@ -168,6 +172,13 @@ def _database(found: Mapping[str, str], name: str) -> str | None:
     if value is not None and not value.startswith(("postgresql://", "postgres://")):
         raise _invalid(name, "must be a URL that begins with postgresql://")
     return value
+
+
+def _environment(found: Mapping[str, str]) -> bool:
+    value = found.get(ENVIRONMENT, "laptop")
+    if value not in {"laptop", "production"}:
+        raise _invalid(ENVIRONMENT, "must be laptop or production")
+    return value == "production"
 
 
 def _web(found: Mapping[str, str], name: str) -> str | None:

@@ -10,8 +10,8 @@ from typing import Any
 import dagster as dg
 
 from retention_pipeline.app import App
-from retention_pipeline.defs.partitions import TENANTS
 from retention_pipeline.definitions import defs
+from retention_pipeline.defs.partitions import TENANTS
 
 
 def reconcile_tenants() -> dg.JobDefinition:

@@ -50,7 +50,7 @@ def run_jobs(stack: Stack, orders: list[dict[str, Any]]) -> list[dict[str, Any]]
     Raises:
         Unavailable: `EMBEDDED_FAILED`, when Dagster itself did not work; its log is in the home.
     """
-    log = stack.home / "dagster" / "runs.log"
+    log = home(stack) / "runs.log"
     with log.open("ab") as errors:
         done = subprocess.run(
             [sys.executable, "-m", "retention_pipeline.defs.launch"],

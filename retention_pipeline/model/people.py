@@ -48,6 +48,16 @@ class Tenant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TenantCount:
+    """How much one tenant has."""
+
+    tenant: TenantId
+    alias: str
+    instances: int
+    ended: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Approval:
     """A person's yes to a change, bounded in tenant, job, count and time. It names the actor of all that follows."""
 

@@ -197,6 +197,13 @@ def functions(dataset: InstanceDataset, shape: SourceShape) -> list[sql.Composed
             readers=(WORKER,),
         ),
         _Function(
+            name="tenant_overview",
+            arguments=(),
+            returns="TABLE (id text, alias text, instances bigint, ended bigint)",
+            body=_overview(dataset),
+            readers=(WORKER,),
+        ),
+        _Function(
             name="resolve_tenant",
             arguments=(("wanted", "text"),),
             returns="text",
@@ -251,6 +258,25 @@ def _directory(dataset: InstanceDataset) -> sql.Composed:
     tenants = dataset.tenants
     return sql.SQL("SELECT {}::text, {}::text FROM {} ORDER BY 1").format(
         sql.Identifier(tenants.key), sql.Identifier(tenants.alias), names.table(tenants.table)
+    )
+
+
+def _overview(dataset: InstanceDataset) -> sql.Composed:
+    """Counts per tenant, over all tenants; nothing but counts."""
+    tenants, root = dataset.tenants, dataset.root
+    return sql.SQL(
+        "SELECT t.{key}::text, t.{alias}::text, count(i.{id}),"
+        " count(i.{id}) FILTER (WHERE i.{state}::text = ANY({terminal}::text[]))"
+        " FROM {tenants} AS t LEFT JOIN {roots} AS i ON i.{owner} = t.{key} GROUP BY t.{key}, t.{alias} ORDER BY 1"
+    ).format(
+        key=sql.Identifier(tenants.key),
+        alias=sql.Identifier(tenants.alias),
+        id=sql.Identifier(root.key),
+        state=sql.Identifier(root.state),
+        terminal=sql.Literal(list(root.terminal_states)),
+        tenants=names.table(tenants.table),
+        roots=names.table(root.table),
+        owner=sql.Identifier(root.tenant),
     )
 
 

@@ -6,7 +6,7 @@ from psycopg import sql
 
 from retention_pipeline.errors import Code, Refused, UsageFault
 from retention_pipeline.model.ids import TenantId
-from retention_pipeline.model.people import Permission, Tenant
+from retention_pipeline.model.people import Permission, Tenant, TenantCount
 from retention_pipeline.postgres.session import Cursor, Session, one, rows
 
 EVERYWHERE = "*"
@@ -156,3 +156,10 @@ def directory(session: Session) -> tuple[Tenant, ...]:
     with session.transaction(None, read_only=True) as cursor:
         found = rows(cursor, sql.SQL("SELECT id, alias FROM retention.tenant_directory()"))
     return tuple(Tenant(id=TenantId(row[0]), alias=row[1]) for row in found)
+
+
+def overview(session: Session) -> tuple[TenantCount, ...]:
+    """Every tenant with its counts, in one statement; for the worker alone."""
+    with session.transaction(None, read_only=True) as cursor:
+        found = rows(cursor, sql.SQL("SELECT id, alias, instances, ended FROM retention.tenant_overview()"))
+    return tuple(TenantCount(tenant=TenantId(r[0]), alias=r[1], instances=r[2], ended=r[3]) for r in found)

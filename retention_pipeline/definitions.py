@@ -1,0 +1,18 @@
+"""What Dagster loads: the chain, its checks, its job, its schedules and its sensor."""
+
+import dagster as dg
+
+from retention_pipeline.defs.instances import instance_archive
+from retention_pipeline.defs.jobs import reconcile_tenants
+from retention_pipeline.defs.overview import tenant_overview
+from retention_pipeline.defs.resources import ProductResource
+from retention_pipeline.defs.schedules import daily_preflight, nightly_reconcile
+from retention_pipeline.defs.sensors import tenant_partitions
+
+defs = dg.Definitions(
+    assets=[tenant_overview, instance_archive],
+    jobs=[reconcile_tenants],
+    schedules=[daily_preflight, nightly_reconcile],
+    sensors=[tenant_partitions],
+    resources={"product": ProductResource()},
+)

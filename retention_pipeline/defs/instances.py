@@ -1,0 +1,145 @@
+"""The chain for workflow instances: one body for a single partition, a range, and a list of tenants (SPEC D1, D2).
+
+For each tenant it runs the selected steps and yields what really happened; a tenant that failed is never marked, the others go
+on, and the run fails at the end.
+"""
+
+from collections.abc import Iterator
+
+import dagster as dg
+
+from retention_pipeline.app import App
+from retention_pipeline.defs.config import STANDING, ReconcileConfig
+from retention_pipeline.defs.evidence import checks, materializations
+from retention_pipeline.defs.partitions import TENANTS
+from retention_pipeline.defs.resources import ProductResource
+from retention_pipeline.defs.specs import asset_specs, check_specs
+from retention_pipeline.errors import Code, RetentionError, UsageFault
+from retention_pipeline.model.ids import TenantId
+from retention_pipeline.model.people import Job
+from retention_pipeline.stages.chain import EVERY_STEP, Step
+from retention_pipeline.stages.reconcile import RunResult
+
+TENANTS_IN_A_RUN = 50
+
+
+@dg.multi_asset(
+    name="instance_archive",
+    specs=asset_specs(),
+    check_specs=check_specs(),
+    partitions_def=TENANTS,
+    can_subset=True,
+    backfill_policy=dg.BackfillPolicy.multi_run(TENANTS_IN_A_RUN),
+)
+def instance_archive(
+    context: dg.AssetExecutionContext, config: ReconcileConfig, product: ProductResource
+) -> Iterator[dg.AssetMaterialization | dg.AssetCheckEvaluation]:
+    """Archive, verify and delete workflow instances, tenant by tenant."""
+    failures: dict[str, int] = {}
+    tenants: tuple[TenantId, ...] = ()
+    # Nothing of a library reaches Dagster's event log: it would keep the text, the cause and the source line (A16).
+    code = None
+    try:
+        with product.open() as app:
+            tenants = chosen_tenants(context, config, app)
+            for tenant in tenants:
+                result = run_tenant(context, config, app, tenant, failures)
+                if result is not None:
+                    yield from _events(context, app, tenant, result)
+    except RetentionError as error:
+        code = error
+    except Exception as error:  # noqa: BLE001  the boundary
+        code = unforeseen(error)
+    if code is not None:
+        raise dg.Failure(description=str(code), allow_retries=False) from None
+    if failures:
+        told = ", ".join(f"{name} {number}" for name, number in sorted(failures.items()))
+        raise dg.Failure(
+            description=f"{sum(failures.values())} of {len(tenants)} tenants did not get their work done: {told}.",
+            metadata={"tenants": len(tenants), "not_done": sum(failures.values())},
+            allow_retries=False,
+        )
+
+
+def chosen_tenants(context: dg.AssetExecutionContext, config: ReconcileConfig, app: App) -> tuple[TenantId, ...]:
+    """Whose turn it is: the partitions, or the list; never everybody by accident (F17)."""
+    keys = list(context.partition_keys) if context.has_partition_key or context.has_partition_key_range else []
+    if bool(keys) == bool(config.tenants):
+        raise UsageFault(
+            Code.USAGE,
+            "A run needs either partitions or a list of tenants, and not both.",
+            remedy="Choose partitions in the UI; schedules give a list.",
+        )
+    wanted = keys or config.tenants
+    known = {tenant.id for tenant in app.tenants()}
+    strangers = [name for name in wanted if name not in known]
+    if strangers:
+        raise UsageFault(
+            Code.TENANT_UNKNOWN,
+            f"{len(strangers)} of {len(wanted)} tenants do not exist.",
+            remedy="Choose partitions that the platform knows; `tenant_partitions` keeps them true.",
+        )
+    return tuple(TenantId(name) for name in dict.fromkeys(wanted))
+
+
+def run_tenant(
+    context: dg.AssetExecutionContext, config: ReconcileConfig, app: App, tenant: TenantId, failures: dict[str, int]
+) -> RunResult | None:
+    """One tenant's run; a failure is counted by its code, and the next tenant goes on."""
+    try:
+        apply, approval, why = permission_to_apply(config, app, tenant)
+        if why:
+            context.log.warning("Tenant %s: preflight only. %s", tenant, why)
+        result = app.reconcile(
+            tenant,
+            run=context.run_id,
+            apply=apply,
+            approval=approval,
+            steps=frozenset(step for step in EVERY_STEP if dg.AssetKey(step.value) in context.selected_asset_keys),
+            bounds=config.bounds(),
+        )
+    except RetentionError as error:
+        told = error
+    except Exception as error:  # noqa: BLE001  the boundary
+        told = unforeseen(error)
+    else:
+        report = result.report
+        context.log.info("Tenant %s: %s, %s; %d deleted.", tenant, report.outcome, report.reason, report.counts.deleted)
+        if not report.outcome.green:
+            failures[report.reason] = failures.get(report.reason, 0) + 1
+        return result
+    context.log.error("Tenant %s: %s", tenant, told)
+    failures[told.code] = failures.get(told.code, 0) + 1
+    return None
+
+
+def permission_to_apply(config: ReconcileConfig, app: App, tenant: TenantId) -> tuple[bool, str | None, str | None]:
+    """Whether this tenant's run applies, under which approval, and if a schedule may not, why (D3)."""
+    if not config.apply or config.approval != STANDING:
+        return config.apply, config.approval, None
+    gates = app.gates(tenant)
+    if not gates.open:
+        return False, None, " ".join(gates.closed())
+    standing = app.records().standing_approval(tenant, Job.RECONCILE)
+    if standing is None:
+        return False, None, "No standing approval: `retention approve reconcile --standing`."
+    return True, standing, None
+
+
+def unforeseen(error: Exception) -> RetentionError:
+    """A named failure for what nobody foresaw, without its text."""
+    return RetentionError(
+        Code.INTERNAL,
+        f"Something happened that nobody foresaw ({type(error).__name__}).",
+        remedy="Report it with the run's id; whatever was not committed was not changed.",
+    )
+
+
+def _events(
+    context: dg.AssetExecutionContext, app: App, tenant: TenantId, result: RunResult
+) -> Iterator[dg.AssetMaterialization | dg.AssetCheckEvaluation]:
+    selected = {Step(key.to_user_string()) for key in context.selected_asset_keys}
+    yield from materializations(tenant, result, selected)
+    wanted = {key.name for key in context.selected_asset_check_keys}
+    if wanted:
+        yield from (check for check in checks(tenant, result, app.gates(tenant)) if check.check_name in wanted)

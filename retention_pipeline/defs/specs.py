@@ -1,0 +1,90 @@
+"""What people read of the assets and checks when they browse."""
+
+import dagster as dg
+
+from retention_pipeline.stages.chain import Step
+
+GROUP = "workflow_instances"
+OWNERS = ["team:data-retention"]
+CODE_VERSION = "1"
+
+_WHAT: dict[Step, tuple[str, set[str]]] = {
+    Step.INVENTORY: (
+        (
+            "What the tenant has, and why each instance may go or must stay. Read-only.\n\n"
+            "Each instance has exactly one *disposition*, so that they add up to the total: eligible, or the first reason that "
+            "protects it. *Blockers* (dead letters, running work, legal holds) overlap and don't add up.\n\n"
+            "**Look here first.** A foreign row or a missing epoch is data drift that somebody has to repair; the instance stays "
+            "until then."
+        ),
+        {"postgres"},
+    ),
+    Step.ELIGIBLE_SET: (
+        (
+            "The instances that may go now, oldest due first, within the bounds of one run (10,000). Read-only: it is a list of "
+            "ids in the product's own schema. What is beyond the bounds is the next run's.\n\n"
+            "A run that nobody approved ends here: a *preflight*."
+        ),
+        {"postgres"},
+    ),
+    Step.ENCRYPTED_MANIFESTS: (
+        (
+            "Each eligible instance with all its evidence, written as one document, encrypted for this tenant and instance, and "
+            "stored once: the store itself refuses a second write. The attempt is on record before the object is written.\n\n"
+            "Nothing is deleted here."
+        ),
+        {"s3"},
+    ),
+    Step.VERIFIED_OBJECTS: (
+        (
+            "Each stored object, read back and opened: length, digest, identity, decryption and content are checked on what came "
+            "back, never on what the store says of it.\n\n"
+            "Only a verified object allows its instance to be deleted."
+        ),
+        {"s3"},
+    ),
+    Step.DELETIONS: (
+        (
+            "Instances whose archive is proven are deleted, if they are still exactly what was archived and nothing protects them "
+            "by now. Deletion, receipt and audit event are one transaction.\n\n"
+            "What changed in the meantime stays, and is archived anew by a later run."
+        ),
+        {"postgres"},
+    ),
+}
+_BEFORE = {after: before for before, after in zip(list(Step), list(Step)[1:], strict=False)}
+
+
+def asset_specs() -> list[dg.AssetSpec]:
+    """The chain, each asset depending on the one before."""
+    return [
+        dg.AssetSpec(
+            step.value,
+            deps=[_BEFORE[step].value] if step in _BEFORE else ["tenant_overview"],
+            description=_WHAT[step][0],
+            kinds=_WHAT[step][1],
+            group_name=GROUP,
+            owners=OWNERS,
+            code_version=CODE_VERSION,
+            skippable=True,
+        )
+        for step in Step
+    ]
+
+
+CHECKS = {
+    "every_instance_accounted": "The dispositions add up to the number of instances. If not, a rule is wrong: report it.",
+    "no_foreign_rows": "No row of another tenant hangs on an instance. Each one blocks its instance until it is repaired.",
+    "catalog_fits_database": "Gate 1 of 4 for schedules: the catalog names what is in the database. Else run `retention catalog check`.",
+    "preflight_acknowledged": "Gate 2 of 4: a person accepted this tenant's numbers. Else run `retention reconcile --acknowledge`.",
+    "provider_ready": "Gate 3 of 4: the archive store was tried and keeps what it is given. Else run `retention profile readiness`.",
+    "canary_proven": "Gate 4 of 4: an instance was archived, restored and compared identical. Else archive one and restore it.",
+}
+
+
+def check_specs() -> list[dg.AssetCheckSpec]:
+    """Gates as evidence beside the inventory; the lock itself is in the steps and in the database."""
+    return [
+        dg.AssetCheckSpec(name, asset=Step.INVENTORY.value, description=description)
+        for name, description in CHECKS.items()
+    ]
