@@ -83,8 +83,8 @@ def _eligible(result: RunResult) -> Metadata:
 def _run(result: RunResult) -> Metadata:
     report = result.report
     return {
-        "outcome": dg.MetadataValue.text(report.outcome),
-        "why_it_ended": dg.MetadataValue.text(report.reason),
+        "outcome": dg.MetadataValue.text(str(report.outcome)),
+        "why_it_ended": dg.MetadataValue.text(str(report.reason)),
         "where_the_time_went": dg.MetadataValue.md(reports.durations(report.seconds)),
     }
 

@@ -12,7 +12,7 @@ from retention_pipeline.errors import Code, UsageFault
 from retention_pipeline.settings import DAGSTER_STORAGE_URL, Settings
 
 
-class RetentionStorage(ConfigurableClass):
+class RetentionStorage(DagsterStorage, ConfigurableClass):
     """What `dagster.yaml` names; it gives one of Dagster's own storages."""
 
     @property

@@ -106,10 +106,10 @@ def run_tenant(
         report = result.report
         context.log.info("Tenant %s: %s, %s; %d deleted.", tenant, report.outcome, report.reason, report.counts.deleted)
         if not report.outcome.green:
-            failures[report.reason] = failures.get(report.reason, 0) + 1
+            failures[str(report.reason)] = failures.get(str(report.reason), 0) + 1
         return result
     context.log.error("Tenant %s: %s", tenant, told)
-    failures[told.code] = failures.get(told.code, 0) + 1
+    failures[str(told.code)] = failures.get(str(told.code), 0) + 1
     return None
 
 

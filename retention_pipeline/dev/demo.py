@@ -141,8 +141,13 @@ def _order(tenant: Tenant, approval: str | None) -> dict[str, Any]:
 
 
 def _dagster(servers: Stack, console: Console, orders: list[dict[str, Any]]) -> None:
-    for answer in dagster_processes.run_jobs(servers, orders):
+    answers = dagster_processes.run_jobs(servers, orders)
+    for answer in answers:
         console.print(f"  Dagster run {answer['run'][:8]}: {'succeeded' if answer['success'] else 'FAILED'}")
+    if not all(answer["success"] for answer in answers):
+        raise Integrity(
+            Code.DEMO_UNPROVEN, "A Dagster run failed.", remedy="See dagster/runs.log, and the run in the UI."
+        )
 
 
 def _restore(servers: Stack, app: App, tenant: Tenant, instance: InstanceId, picture: str, console: Console) -> bool:
