@@ -268,9 +268,7 @@ class App:
             return restoration.Restored(
                 archive=archive, instance=manifest.instance, rows_by_table=counts, identical=True, already=True
             )
-        return restoration.into_database(
-            self.records(), restorer, attempt, manifest, approval_id=approval, run=run
-        )
+        return restoration.into_database(self.records(), restorer, attempt, manifest, approval_id=approval, run=run)
 
     def gates(self, tenant: TenantId) -> Gates:
         """What must hold before a schedule may apply anything for a tenant (D3)."""

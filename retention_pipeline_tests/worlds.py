@@ -96,7 +96,15 @@ class Bench:
             platform.tenant,
         )
 
-    def approve(self, platform: Platform, *, job: str = "reconcile", subject: str | None = None, kind: str = "single_use", items: int = 10_000) -> str:
+    def approve(
+        self,
+        platform: Platform,
+        *,
+        job: str = "reconcile",
+        subject: str | None = None,
+        kind: str = "single_use",
+        items: int = 10_000,
+    ) -> str:
         platform.run(
             "INSERT INTO retention.grant_events (tenant_id, principal, permission, action)"
             " VALUES ('*', 'postgres', retention.approval_permission(%s), 'add')",

@@ -12,7 +12,7 @@ _WHOLE = re.compile(r"[+-]?(0|[1-9][0-9]{0,17})")
 _BOOLEANS = {"true": True, "false": False}
 
 
-class Malformed(Exception):  # noqa: N818  named after what the text is
+class Malformed(Exception):
     """The text is not such a document.
 
     Args:

@@ -19,7 +19,7 @@ from retention_pipeline.catalog.comparison import Comparison, column_list, names
 from retention_pipeline.catalog.consistency import related, tables
 from retention_pipeline.catalog.document import EntryPath
 from retention_pipeline.catalog.fault import Fault, FaultCode
-from retention_pipeline.catalog.model import ROOT, Evidence, Related
+from retention_pipeline.catalog.model import Evidence, Related
 from retention_pipeline.catalog.schema import ForeignKey, OnDelete, TableKind
 
 _REFUSING = "Make the foreign key again with ON DELETE NO ACTION."

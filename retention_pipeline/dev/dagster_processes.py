@@ -53,7 +53,7 @@ def run_jobs(stack: Stack, orders: list[dict[str, Any]]) -> list[dict[str, Any]]
     log = home(stack) / "runs.log"
     with log.open("ab") as errors:
         done = subprocess.run(
-            [sys.executable, "-m", "retention_pipeline.defs.launch"],
+            [sys.executable, "-m", "retention_pipeline.launch"],
             input=json.dumps(orders).encode(),
             stdout=subprocess.PIPE,
             stderr=errors,

@@ -86,7 +86,15 @@ def _demo(servers: Stack, app: App, console: Console, begun: float) -> Proof:
     identical = _restore(servers, app, everybody[1], chosen, picture, console)
     if held not in accounting.instances(servers.superuser_url()):
         raise Integrity(Code.DEMO_UNPROVEN, "A held instance is gone.", remedy="Report this.")
-    return _count(servers, app, everybody, before, eligible, identical, clock.monotonic() - begun)
+    return _count(
+        servers,
+        app,
+        everybody,
+        before,
+        eligible=eligible,
+        identical=identical,
+        seconds=clock.monotonic() - begun,
+    )
 
 
 def prepare(servers: Stack, app: App, console: Console) -> None:
@@ -182,8 +190,9 @@ def _count(
     app: App,
     everybody: tuple[Tenant, ...],
     before: frozenset[InstanceId],
+    *,
     eligible: int,
-    identical: bool,  # noqa: FBT001
+    identical: bool,
     seconds: float,
 ) -> Proof:
     """Count from outside: rows and records by SQL of its own, objects by listing the bucket."""

@@ -47,7 +47,9 @@ def run(home: Path, console: Console, *, port: int, read_only: bool) -> None:
         if not web.until(lambda: _answers(port), READY_SECONDS):
             raise web.failure("ended at once")
         console.print(f"\nThe UI is at [bold]http://127.0.0.1:{port}[/bold]{' (read-only)' if read_only else ''}")
-        console.print("In another terminal, in this folder, `retention` finds this installation. Ctrl-C stops all of it.")
+        console.print(
+            "In another terminal, in this folder, `retention` finds this installation. Ctrl-C stops all of it."
+        )
         while web.running and daemon.running:
             clock.sleep(_LOOK_SECONDS)
         raise Unavailable(

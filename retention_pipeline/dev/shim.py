@@ -21,7 +21,7 @@ from typing import Any
 _PR_SET_PDEATHSIG = 1
 
 
-class _AskedToStop(Exception):  # noqa: N818  a signal, not an error
+class _AskedToStop(Exception):
     """SIGTERM came in."""
 
 

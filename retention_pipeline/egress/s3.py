@@ -149,7 +149,9 @@ class S3Api:
     def create_bucket(self) -> None:
         """Create the bucket with versioning on: for a laptop's own server; elsewhere a bucket has its own keepers."""
         self._change("", {}, "")
-        self._change("", {"versioning": ""}, "<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>")
+        self._change(
+            "", {"versioning": ""}, "<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>"
+        )
 
     def versioning(self) -> bool:
         """Whether the bucket keeps every version."""

@@ -31,7 +31,7 @@ class Action(StrEnum):
     SETTINGS = "settings"
 
 
-class Unset(Exception):  # noqa: N818  an answer, not an error
+class Unset(Exception):
     """The setting that was asked for was never made."""
 
 

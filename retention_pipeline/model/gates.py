@@ -32,7 +32,10 @@ class Gates:
                 (self.schema, "Run `retention catalog check` and mend what it names."),
                 (self.inventory, "Acknowledge a preflight: `retention reconcile --acknowledge --reason ...`."),
                 (self.provider, "Prove the archive profile: `retention profile readiness`."),
-                (self.canary, "Archive one instance and restore it: `retention archive ID --apply`, then `retention restore`."),
+                (
+                    self.canary,
+                    "Archive one instance and restore it: `retention archive ID --apply`, then `retention restore`.",
+                ),
             )
             if not passed
         )

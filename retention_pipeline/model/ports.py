@@ -14,7 +14,9 @@ from retention_pipeline.model.ids import ObjectKey, ObjectVersion, TenantId
 class ByteStream(Protocol):
     """Bytes that arrive in order; `b""` means the end."""
 
-    def read(self, size: int, /) -> bytes: ...
+    def read(self, size: int, /) -> bytes:
+        """At most `size` bytes, perhaps fewer."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

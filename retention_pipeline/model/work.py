@@ -145,7 +145,14 @@ class Records(Protocol):
         ...
 
     def intend(
-        self, tenant: TenantId, intentions: Sequence[Intention], *, approval: Approval, run: str, holder: str, profile: Profile
+        self,
+        tenant: TenantId,
+        intentions: Sequence[Intention],
+        *,
+        approval: Approval,
+        run: str,
+        holder: str,
+        profile: Profile,
     ) -> set[AttemptId]:
         """Record attempts before their objects are written (A5); gives those that are ours."""
         ...
@@ -187,7 +194,9 @@ class Records(Protocol):
         """Set instances aside with a back-off, audited."""
         ...
 
-    def audit(self, tenant: TenantId, *, actor: str, kind: str, outcome: str, run: str, subject: str, code: Code | None) -> None:
+    def audit(
+        self, tenant: TenantId, *, actor: str, kind: str, outcome: str, run: str, subject: str, code: Code | None
+    ) -> None:
         """Append one event."""
         ...
 

@@ -62,7 +62,8 @@ UPDATE retention.attempts SET leased_until = '-infinity'
 WHERE tenant_id = %(tenant)s::text AND holder = %(holder)s::text AND state IN ('intended', 'stored', 'verified')
 """)
 
-_CLAIM = sql.SQL("""
+_CLAIM = sql.SQL(
+    """
 WITH picked AS MATERIALIZED (
   SELECT c.id FROM retention.attempts AS c
   WHERE c.tenant_id = %(tenant)s::text AND c.state = ANY(%(states)s::text[]) AND c.leased_until < clock_timestamp()
@@ -73,9 +74,13 @@ WITH picked AS MATERIALIZED (
 UPDATE retention.attempts AS a SET holder = %(holder)s::text, fence = a.fence + 1,
   leased_until = clock_timestamp() + make_interval(secs => %(lease)s)
 FROM picked WHERE a.id = picked.id AND a.state = ANY(%(states)s::text[]) AND a.leased_until < clock_timestamp()
-RETURNING """ + _COLUMNS)
+RETURNING """
+    + _COLUMNS
+)
 
-_BY_ID = sql.SQL("SELECT " + _COLUMNS + " FROM retention.attempts AS a WHERE a.id = %(id)s::uuid AND a.tenant_id = %(tenant)s::text")
+_BY_ID = sql.SQL(
+    "SELECT " + _COLUMNS + " FROM retention.attempts AS a WHERE a.id = %(id)s::uuid AND a.tenant_id = %(tenant)s::text"
+)
 
 _ARCHIVES = sql.SQL(
     "SELECT "

@@ -17,7 +17,9 @@ EPHEMERAL_MODE = "ephemeral_hosted"
 EMPTY_HASH = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 """SHA-256 of nothing: what a table without rows hashes to."""
 
-_HASH = "encode(sha256(convert_to(coalesce(string_agg({what}, chr(10) ORDER BY s.k COLLATE \"C\"), ''), 'UTF8')), 'hex')"
+_HASH = (
+    "encode(sha256(convert_to(coalesce(string_agg({what}, chr(10) ORDER BY s.k COLLATE \"C\"), ''), 'UTF8')), 'hex')"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +128,9 @@ class ContentStatements:
         conditions = [
             *ties,
             sql.SQL("{} = ANY(%(ids)s::text[]::{}[])").format(instance, sql.SQL(self.shape.type_of(top.table, own))),
-            sql.SQL("{} = {}").format(names.column("t", evidence.tenant), self._tenant(evidence.table, evidence.tenant)),
+            sql.SQL("{} = {}").format(
+                names.column("t", evidence.tenant), self._tenant(evidence.table, evidence.tenant)
+            ),
         ]
         return self._delete(evidence.table, evidence.key, using if len(steps) > 1 else None, conditions, instance)
 
@@ -237,7 +241,9 @@ def is_ephemeral(payload: sql.Composable) -> sql.Composed:
 def _as_text(column: SourceColumn) -> sql.Composed:
     name = names.column("t", column.name)
     if column.type.startswith(("character(", "character[]")) or column.type == "bpchar":
-        return sql.SQL("CASE WHEN {n} IS NOT NULL THEN format('%%s', {n}) END").format(n=name)  # a cast drops trailing blanks
+        return sql.SQL("CASE WHEN {n} IS NOT NULL THEN format('%%s', {n}) END").format(
+            n=name
+        )  # a cast drops trailing blanks
     return sql.SQL("{}::text").format(name)
 
 

@@ -148,4 +148,3 @@ def _by_bytes(sizes: dict[str, int]) -> Iterator[list[str]]:
         total += size
     if batch:
         yield batch
-

@@ -72,7 +72,9 @@ WHERE i.{tenant} = {this_tenant}{some}
             epoch_tie=names.reach(self.dataset, self.dataset.epoch_table)[1],
             period_text=self._period_text(),
             terminal_states=sql.Literal(list(root.terminal_states)),
-            foreign=sql.SQL("retention.foreign_rows(%(tenant)s::text{})").format(sql.SQL(", %(ids)s::text[]" if some else "")),
+            foreign=sql.SQL("retention.foreign_rows(%(tenant)s::text{})").format(
+                sql.SQL(", %(ids)s::text[]" if some else "")
+            ),
             tenant=sql.Identifier(root.tenant),
             this_tenant=self.tenant(root.table, root.tenant),
             some=sql.SQL(" AND i.{} = ANY(%(ids)s::text[]::{}[])").format(
@@ -99,7 +101,9 @@ WHERE i.{tenant} = {this_tenant}{some}
     def states(self) -> sql.Composed:
         """How many instances are in each state."""
         root = self.dataset.root
-        return sql.SQL("SELECT {state}::text, count(*) FROM {table} WHERE {tenant} = {this} GROUP BY 1 ORDER BY 1").format(
+        return sql.SQL(
+            "SELECT {state}::text, count(*) FROM {table} WHERE {tenant} = {this} GROUP BY 1 ORDER BY 1"
+        ).format(
             state=sql.Identifier(root.state),
             table=names.table(root.table),
             tenant=sql.Identifier(root.tenant),

@@ -68,11 +68,10 @@ def locked_tables(dataset: InstanceDataset) -> list[tuple[str, str]]:
 
 def privileges(dataset: InstanceDataset) -> list[sql.Composed]:
     """What each role may do with the source's tables, and no more."""
-    made = []
-    for schema in sorted({name.split(".")[0] for name, _ in _sources(dataset)}):
-        made.append(
-            sql.SQL("GRANT USAGE ON SCHEMA {} TO {}, {}, {}").format(sql.Identifier(schema), WORKER, OPERATOR, COUNTER)
-        )
+    made = [
+        sql.SQL("GRANT USAGE ON SCHEMA {} TO {}, {}, {}").format(sql.Identifier(schema), WORKER, OPERATOR, COUNTER)
+        for schema in sorted({name.split(".")[0] for name, _ in _sources(dataset)})
+    ]
     made += [
         sql.SQL("GRANT SELECT ON {} TO {}, {}, {}").format(names.table(name), WORKER, OPERATOR, COUNTER)
         for name, _ in _sources(dataset)

@@ -45,9 +45,7 @@ def take_lease(cursor: Cursor, tenant: TenantId, job: Job, holder: str, seconds:
 
 def keep_lease(cursor: Cursor, tenant: TenantId, job: Job, holder: str, fence: int, seconds: float) -> bool:
     """Extend our lease; False when somebody else has it."""
-    cursor.execute(
-        _KEEP_LEASE, {"tenant": tenant, "job": job, "holder": holder, "fence": fence, "seconds": seconds}
-    )
+    cursor.execute(_KEEP_LEASE, {"tenant": tenant, "job": job, "holder": holder, "fence": fence, "seconds": seconds})
     return cursor.rowcount == 1
 
 
@@ -73,7 +71,9 @@ VALUES (%(id)s::uuid, %(run)s, %(tenant)s, %(single)s) ON CONFLICT (approval_id,
 """)
 
 
-def use_approval(cursor: Cursor, tenant: TenantId, approval_id: str, job: Job, run: str, subject: str | None) -> Approval:
+def use_approval(
+    cursor: Cursor, tenant: TenantId, approval_id: str, job: Job, run: str, subject: str | None
+) -> Approval:
     """Take an approval for one run (G4): the same tenant, job and subject, not expired, and not used by another run.
 
     Raises:
@@ -98,9 +98,7 @@ def use_approval(cursor: Cursor, tenant: TenantId, approval_id: str, job: Job, r
         cursor.execute(_USE_APPROVAL, {"id": approval_id, "run": run, "tenant": tenant, "single": single})
     except errors.UniqueViolation:
         raise _invalid("The approval was used by another run.") from None
-    return Approval(
-        id=approval_id, tenant=tenant, job=job, actor=actor, max_items=max_items, expires_at=expires_at
-    )
+    return Approval(id=approval_id, tenant=tenant, job=job, actor=actor, max_items=max_items, expires_at=expires_at)
 
 
 def standing_approval(cursor: Cursor, tenant: TenantId, job: Job) -> str | None:

@@ -75,7 +75,9 @@ def _run(connection: psycopg.Connection, statements: str, tenant: SampleTenant, 
 
 def instance_id(tenant: SampleTenant, number: int) -> InstanceId:
     """The id of the sample's n-th instance of a tenant."""
-    return InstanceId(str(uuid.UUID(hashlib.md5(f"{tenant.id}/instance/{number}".encode()).hexdigest())))
+    return InstanceId(
+        str(uuid.UUID(hashlib.md5(f"{tenant.id}/instance/{number}".encode(), usedforsecurity=False).hexdigest()))
+    )
 
 
 def add_drift(superuser_url: str, tenants: tuple[SampleTenant, ...]) -> None:
@@ -88,9 +90,7 @@ def add_drift(superuser_url: str, tenants: tuple[SampleTenant, ...]) -> None:
             " SELECT c.id FROM nucleus.workflow_contexts AS c WHERE c.instance_id = %s::uuid ORDER BY c.id LIMIT 1)",
             [second.id, instance_id(first, 10)],
         )
-        connection.execute(
-            "ALTER TABLE nucleus.workflows DROP CONSTRAINT workflows_retention_days_whole"
-        )
+        connection.execute("ALTER TABLE nucleus.workflows DROP CONSTRAINT workflows_retention_days_whole")
         connection.execute(
             "INSERT INTO nucleus.workflows (id, tenant_id, name, definition, retention_days)"
             " VALUES (%s::uuid, %s::uuid, 'legacy import', '{}', -1)",

@@ -104,13 +104,7 @@ class Session:
             try:
                 if not self.privileged:
                     _refuse_unsafe_role(connection)
-                encoding = connection.execute("SHOW server_encoding").fetchone()
-                if encoding != ("UTF8",):
-                    raise Refused(
-                        Code.ENCODING_UNSUPPORTED,
-                        "The database's encoding is not UTF8.",
-                        remedy="Archives are exact only from UTF8; convert the database by dump and restore.",
-                    )
+                _refuse_other_encodings(connection)
             except BaseException:
                 connection.close()
                 raise
@@ -137,6 +131,15 @@ def _context(source_setting: str | None, tenant: TenantId | None, limits: Limits
         for name, value in settings.items()
     ]
     return sql.SQL("SELECT {}").format(sql.SQL(", ").join(calls))
+
+
+def _refuse_other_encodings(connection: psycopg.Connection[TupleRow]) -> None:
+    if connection.execute("SHOW server_encoding").fetchone() != ("UTF8",):
+        raise Refused(
+            Code.ENCODING_UNSUPPORTED,
+            "The database's encoding is not UTF8.",
+            remedy="Archives are exact only from UTF8; convert the database by dump and restore.",
+        )
 
 
 def _refuse_unsafe_role(connection: psycopg.Connection[TupleRow]) -> None:
@@ -239,7 +242,7 @@ def translate(error: psycopg.Error) -> RetentionError:
             f"The database did not answer{f' (SQLSTATE {state})' if state else ''}.",
             remedy="Check that it runs and that its URL is right; nothing was changed by a transaction that did not commit.",
         )
-    if state.startswith("22") or state.startswith("23"):
+    if state.startswith(("22", "23")):
         return Refused(
             Code.DATABASE_REFUSED,
             f"The database refused a value (SQLSTATE {state}).",

@@ -48,9 +48,7 @@ class SourceShape:
         for candidate in self.columns(table):
             if candidate.name == column:
                 return candidate.type
-        raise Refused(
-            Code.CATALOG_INVALID, f"{table} has no column {column}.", remedy="Run `retention catalog check`."
-        )
+        raise Refused(Code.CATALOG_INVALID, f"{table} has no column {column}.", remedy="Run `retention catalog check`.")
 
     def digest(self) -> str:
         """Changes whenever a column is added, dropped, renamed or changed (F19)."""

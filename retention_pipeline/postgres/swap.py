@@ -100,14 +100,18 @@ class Swap:
         going = self._delete_unchanged(cursor, going, recorded, rejected)
         receipts = [
             DeletionReceipt(
-                attempt=by_id[i].attempt, instance=i, epoch=by_id[i].epoch, rows=sum(self._deleted_rows(by_id[i].rows_by_table).values())
+                attempt=by_id[i].attempt,
+                instance=i,
+                epoch=by_id[i].epoch,
+                rows=sum(self._deleted_rows(by_id[i].rows_by_table).values()),
             )
             for i in going
         ]
         if going:
             self._record(cursor, [by_id[i] for i in going])
         return receipts, [
-            Rejected(instance=InstanceId(i), code=code, attempt=by_id[InstanceId(i)].attempt) for i, code in rejected.items()
+            Rejected(instance=InstanceId(i), code=code, attempt=by_id[InstanceId(i)].attempt)
+            for i, code in rejected.items()
         ]
 
     def _parameters(self, ids: Sequence[str]) -> dict[str, Any]:
@@ -147,9 +151,7 @@ class Swap:
             "attempts": [s.attempt for s in mine],
             "fences": [s.fence for s in mine],
         }
-        found = {
-            InstanceId(row[0]): (bytes(row[1]), bytes(row[2])) for row in rows(cursor, _ATTEMPTS, parameters)
-        }
+        found = {InstanceId(row[0]): (bytes(row[1]), bytes(row[2])) for row in rows(cursor, _ATTEMPTS, parameters)}
         rejected.update({i: Code.LEASE_LOST for i in locked if i not in found})
         return found
 
@@ -184,7 +186,9 @@ class Swap:
         shared = [place.name for place in places(self.catalog.instances) if place.shared]
         same = []
         for row in rows(cursor, self._content().shared_content(), self._parameters(going)):
-            parts = [(name, *_count_and_content(orjson.loads(text))) for name, text in zip(shared, row[1:], strict=True)]
+            parts = [
+                (name, *_count_and_content(orjson.loads(text))) for name, text in zip(shared, row[1:], strict=True)
+            ]
             if digest_of(parts) == recorded[row[0]][1]:
                 same.append(InstanceId(row[0]))
             else:
@@ -273,5 +277,3 @@ class Swap:
 
 def _count_and_content(content: list[Any]) -> tuple[int, str]:
     return int(content[0]), str(content[2])
-
-

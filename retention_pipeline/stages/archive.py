@@ -70,9 +70,7 @@ def encrypt(manifest: Manifest, key: TenantKey, limits: Limits) -> SealedArchive
     return SealedArchive(intention=intention, body=sealed.body)
 
 
-def write(
-    store: ObjectStore, archive: SealedArchive, *, pause: Callable[[float], None] = sleep
-) -> ObjectVersion:
+def write(store: ObjectStore, archive: SealedArchive, *, pause: Callable[[float], None] = sleep) -> ObjectVersion:
     """Write the object once; after a lost answer, find out what became of it before anything else.
 
     Raises:

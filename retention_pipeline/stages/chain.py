@@ -88,7 +88,7 @@ class World:
     records: Records
     keys: Keys
     stores: Callable[[TenantId, int], ObjectStore]
-    limits: Limits = Limits()
+    limits: Limits = field(default_factory=Limits)
     stopwatch: Stopwatch = monotonic
     progress: Callable[[Counts], None] = lambda _: None
 
@@ -249,9 +249,7 @@ class Chain:
         except RetentionError as error:
             raise StopRunError(error) from None
         if version is None:
-            self._retire(
-                attempt.id, attempt.fence, attempt.instance, Code.OBJECT_MISSING, state=AttemptState.ABANDONED
-            )
+            self._retire(attempt.id, attempt.fence, attempt.instance, Code.OBJECT_MISSING, state=AttemptState.ABANDONED)
             return None
         kept = self._mark([attempt.stored(version)], self.world.records.mark_stored)
         self.counts.adopted += len(kept)
@@ -330,9 +328,7 @@ class Chain:
 
     # -- what the steps share ---------------------------------------------------------------------------------------
 
-    def _each(
-        self, call: Callable[[_T], _R], items: Sequence[_T]
-    ) -> Iterator[tuple[_T, _R | RetentionError]]:
+    def _each(self, call: Callable[[_T], _R], items: Sequence[_T]) -> Iterator[tuple[_T, _R | RetentionError]]:
         """Call for each item, some at a time; a named failure is that item's answer."""
 
         def answer(item: _T) -> _R | RetentionError:

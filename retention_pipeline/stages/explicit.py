@@ -53,7 +53,9 @@ class ExplicitArchive:
         profile, readiness = self.world.records.profile(self.tenant)
         go = explicit_go(facts, decision)
         if not self.apply:
-            return self._result(facts, decision, readiness.ready, Outcome.PREFLIGHT, "preflight", Counts())
+            return self._result(
+                facts, decision, ready=readiness.ready, outcome=Outcome.PREFLIGHT, reason="preflight", counts=Counts()
+            )
         if as_of > now:
             raise Refused(
                 Code.AS_OF_IN_FUTURE, "An instant in the future can only be looked at.", remedy="Leave --as-of out."
@@ -75,7 +77,14 @@ class ExplicitArchive:
         holder = holder_name()
         fence = self.world.records.take_lease(self.tenant, Job.ARCHIVE, holder)
         if fence is None:
-            return self._result(facts, decision, readiness.ready, Outcome.SKIPPED, Code.RUN_OVERLAPS, Counts())
+            return self._result(
+                facts,
+                decision,
+                ready=readiness.ready,
+                outcome=Outcome.SKIPPED,
+                reason=Code.RUN_OVERLAPS,
+                counts=Counts(),
+            )
         chain: Chain | None = None
         try:
             chain = Chain(
@@ -103,16 +112,29 @@ class ExplicitArchive:
             if not chain.counts.deleted and not chain.counts.failed:
                 chain.archive([candidate])
         except StopRunError as stop:
-            return self._result(facts, decision, True, Outcome.FAILED, stop.error.code, chain.counts)
+            return self._result(
+                facts, decision, ready=True, outcome=Outcome.FAILED, reason=stop.error.code, counts=chain.counts
+            )
         except Unavailable as error:
-            return self._result(facts, decision, True, Outcome.FAILED, error.code, chain.counts)
+            return self._result(
+                facts, decision, ready=True, outcome=Outcome.FAILED, reason=error.code, counts=chain.counts
+            )
         if chain.counts.deleted == 1:
-            return self._result(facts, decision, True, Outcome.COMPLETED, "archived", chain.counts)
+            return self._result(
+                facts, decision, ready=True, outcome=Outcome.COMPLETED, reason="archived", counts=chain.counts
+            )
         reason = next(iter(chain.counts.failures), Code.SOURCE_BUSY)
-        return self._result(facts, decision, True, Outcome.PARTIAL, reason, chain.counts)
+        return self._result(facts, decision, ready=True, outcome=Outcome.PARTIAL, reason=reason, counts=chain.counts)
 
     def _result(
-        self, facts: Facts, decision: Decision, ready: bool, outcome: Outcome, reason: str, counts: Counts  # noqa: FBT001
+        self,
+        facts: Facts,
+        decision: Decision,
+        *,
+        ready: bool,
+        outcome: Outcome,
+        reason: str,
+        counts: Counts,
     ) -> ExplicitResult:
         return ExplicitResult(
             instance=self.instance,
@@ -128,4 +150,6 @@ class ExplicitArchive:
 
 def explicit_go(facts: Facts, decision: Decision) -> bool:
     """Whether the explicit path may take it: due, and nothing but a hold protects it."""
-    return decision.disposition == Disposition.ELIGIBLE or (facts.due and decision.blockers == (LEGAL_HOLD,) and not facts.foreign)
+    return decision.disposition == Disposition.ELIGIBLE or (
+        facts.due and decision.blockers == (LEGAL_HOLD,) and not facts.foreign
+    )

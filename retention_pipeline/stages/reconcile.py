@@ -101,11 +101,15 @@ class Reconciliation:
         if signals or profile is None:
             for signal in signals:
                 self.world.records.audit(
-                    self.tenant, actor="worker", kind="run.blocked", outcome="blocked", run=self.run, subject=preflight, code=signal.code
+                    self.tenant,
+                    actor="worker",
+                    kind="run.blocked",
+                    outcome="blocked",
+                    run=self.run,
+                    subject=preflight,
+                    code=signal.code,
                 )
-            return self._result(
-                found, signals, Outcome.BLOCKED, signals[0].code, Counts(), preflight_seconds
-            )
+            return self._result(found, signals, Outcome.BLOCKED, signals[0].code, Counts(), preflight_seconds)
         return self._under_lease(found, profile, preflight_seconds)
 
     def _signals(self, inventory: Inventory) -> tuple[tuple[StopSignal, ...], Profile | None]:
@@ -142,7 +146,9 @@ class Reconciliation:
                 steps=self.steps,
                 seconds=seconds,
             )
-            return self._work(found, chain, lambda: self.world.records.keep_lease(self.tenant, Job.RECONCILE, holder, fence))
+            return self._work(
+                found, chain, lambda: self.world.records.keep_lease(self.tenant, Job.RECONCILE, holder, fence)
+            )
         finally:
             self.world.records.drop_lease(self.tenant, Job.RECONCILE, holder, fence)
 
@@ -160,7 +166,7 @@ class Reconciliation:
         backlog = self.world.source.backlog(self.tenant, found.as_of)
         previous = self.world.records.previous_backlog(self.tenant, Job.RECONCILE)
         outcome = judge(chain.counts, backlog, previous, stopped, self.bounds)
-        return self._result(found, (), outcome, reason, chain.counts, chain.seconds, backlog)
+        return self._result(found, (), outcome, reason, chain.counts, chain.seconds, backlog=backlog)
 
     def _batches(self, eligible: EligibleSet, chain: Chain, approval: Approval, keep: Callable[[], None]) -> str:
         """Resume, then take batches of the eligible set, within every bound; gives why it ended."""
@@ -195,6 +201,7 @@ class Reconciliation:
         reason: str,
         counts: Counts,
         seconds: dict[str, float],
+        *,
         backlog: Backlog | None = None,
     ) -> RunResult:
         left = backlog or self.world.source.backlog(self.tenant, found.as_of)
@@ -208,7 +215,9 @@ class Reconciliation:
             seconds={name: round(spent, 3) for name, spent in seconds.items()},
             backlog=left.instances,
             oldest_overdue_seconds=left.oldest_overdue_seconds,
-            forecast_runs=math.ceil(left.instances / counts.deleted) if counts.deleted else (0 if not left.instances else None),
+            forecast_runs=math.ceil(left.instances / counts.deleted)
+            if counts.deleted
+            else (0 if not left.instances else None),
         )
         self.world.records.finish(report, found.now)
         return RunResult(

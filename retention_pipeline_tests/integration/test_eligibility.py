@@ -119,7 +119,11 @@ def test_a_period_that_is_text_and_no_number_protects(database, source, value):
         ("running", (("completed", "2026-01-01Z"),), "not_terminal"),  # reopened: never due on an old epoch
         ("failed", (("completed", "2026-01-01Z"),), "missing_epoch"),  # no epoch records this state
         ("completed", (("completed", "2026-01-01Z"), ("completed", "2026-05-31Z")), "not_yet_due"),  # the latest counts
-        ("completed", (("failed", "2026-05-31Z"), ("completed", "2026-01-01Z")), "eligible"),  # by ordinal, not by instant
+        (
+            "completed",
+            (("failed", "2026-05-31Z"), ("completed", "2026-01-01Z")),
+            "eligible",
+        ),  # by ordinal, not by instant
         ("completed", (("completed", "infinity"),), "missing_epoch"),
         ("completed", (("completed", "-infinity"),), "missing_epoch"),
         ("completed", (("completed", "17026-01-01Z"),), "not_yet_due"),
@@ -224,7 +228,7 @@ def test_a_released_hold_no_longer_protects_and_each_matter_counts(database, sou
     [
         lambda p, i, other: p.child("contexts", i, tenant=other, name="c"),
         lambda p, i, other: p.child("executions", i, tenant=other, status="succeeded"),
-        lambda p, i, other: p.run("UPDATE nucleus.workflows SET tenant_id = %s WHERE id = %s", other, p.workflow),
+        lambda p, _, other: p.run("UPDATE nucleus.workflows SET tenant_id = %s WHERE id = %s", other, p.workflow),
         lambda p, i, other: p.run(
             "UPDATE nucleus.workflow_action_checkpoints SET tenant_id = %s FROM nucleus.workflow_executions AS e"
             " WHERE e.id = execution_id AND e.instance_id = %s",
@@ -280,7 +284,9 @@ def test_the_database_selects_exactly_what_the_rule_decides(database, source):
             statements = FactStatements(dataset=source.catalog.instances, shape=source.shape(cursor))
             columns = ", ".join(statements.fact_columns())
             statement = statements.facts(some=False)
-            query = f"SELECT {columns}, {statements.eligible().as_string(cursor)} FROM ({statement.as_string(cursor)}) AS f"
+            query = (
+                f"SELECT {columns}, {statements.eligible().as_string(cursor)} FROM ({statement.as_string(cursor)}) AS f"
+            )
             for row in rows(cursor, query, {"tenant": tenant.id, "as_of": as_of}):
                 decision = decide(statements.read_facts(row[:-1]))
                 seen.add(decision.disposition)

@@ -52,9 +52,11 @@ def test_every_command_has_help_with_an_example():
     for name in cli.list_commands(context):
         answer = CliRunner().invoke(cli, [name, "--help"])
         assert answer.exit_code == 0, name
-        assert name in {"demo"} or "Example" in answer.output or "Commands:" in answer.output, name
+        assert "Example" in answer.output or "Commands:" in answer.output, name
 
 
-@pytest.mark.parametrize("target", ["help", "setup", "demo", "dev", "test", "quick", "bench", "faults", "browser", "clean"])
+@pytest.mark.parametrize(
+    "target", ["help", "setup", "demo", "dev", "test", "quick", "bench", "faults", "browser", "clean"]
+)
 def test_make_has_each_target_that_the_documents_name(target):
     assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)

@@ -9,6 +9,7 @@ down_revision = None
 
 
 def upgrade() -> None:
+    """Run the file beside this one."""
     # The driver's own connection: the file holds many statements, and its percent signs are no parameters.
     driver = op.get_bind().connection.driver_connection
     assert driver is not None
@@ -16,4 +17,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
+    """There is no way back."""
     raise RuntimeError("evidence is never dropped by a migration")
