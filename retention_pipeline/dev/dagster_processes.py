@@ -18,9 +18,7 @@ def home(stack: Stack) -> Path:
     """Dagster's home, with the project's `dagster.yaml` in it."""
     folder = stack.home / "dagster"
     folder.mkdir(mode=0o700, exist_ok=True)
-    target = folder / "dagster.yaml"
-    if not target.exists():
-        target.write_bytes((PACKAGE_FOLDER / "dagster.yaml").read_bytes())
+    (folder / "dagster.yaml").write_bytes((PACKAGE_FOLDER / "dagster.yaml").read_bytes())
     return folder
 
 
