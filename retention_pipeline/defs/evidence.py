@@ -17,9 +17,18 @@ DONE = frozenset({Outcome.COMPLETED, Outcome.WORK_REMAINS, Outcome.BEHIND})
 Metadata = dict[str, dg.MetadataValue]
 
 
-def materializations(tenant: TenantId, result: RunResult, selected: set[Step]) -> Iterator[dg.AssetMaterialization]:
-    """One event for each selected step that really did its work for the tenant."""
-    steps = {Step.INVENTORY: _inventory(result), Step.ELIGIBLE_SET: _eligible(result)}
+def materializations(
+    tenant: TenantId, result: RunResult, selected: set[Step], why: str | None
+) -> Iterator[dg.AssetMaterialization]:
+    """One event for each selected step that really did its work for the tenant.
+
+    Args:
+        tenant: whose.
+        result: what the run did.
+        selected: which assets were asked for.
+        why: why a run that was to apply was a preflight only.
+    """
+    steps = {Step.INVENTORY: _inventory(result), Step.ELIGIBLE_SET: _eligible(result, why)}
     if result.report.outcome in DONE:
         steps[Step.ENCRYPTED_MANIFESTS] = _archived(result)
         steps[Step.VERIFIED_OBJECTS] = _verified(result)
@@ -69,7 +78,8 @@ def _inventory(result: RunResult) -> Metadata:
     }
 
 
-def _eligible(result: RunResult) -> Metadata:
+def _eligible(result: RunResult, why: str | None) -> Metadata:
+    held_back = {"why_only_a_preflight": dg.MetadataValue.text(why)} if why else {}
     signals = [f"- `{signal.code}`: {signal.sentence}" for signal in result.signals]
     return {
         "instances": dg.MetadataValue.int(result.eligible.items),
@@ -77,6 +87,7 @@ def _eligible(result: RunResult) -> Metadata:
         "oldest_overdue": dg.MetadataValue.text(reports.age(result.report.oldest_overdue_seconds)),
         "preflight": dg.MetadataValue.text(result.preflight),
         "what_would_stop_an_apply": dg.MetadataValue.md("\n".join(signals) or "nothing"),
+        **held_back,
     }
 
 

@@ -4,6 +4,7 @@ For each tenant it runs the selected steps and yields what really happened; a te
 on, and the run fails at the end.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 
 import dagster as dg
@@ -17,10 +18,12 @@ from retention_pipeline.defs.specs import asset_specs, check_specs
 from retention_pipeline.errors import Code, RetentionError, UsageFault
 from retention_pipeline.model.ids import TenantId
 from retention_pipeline.model.people import Job
-from retention_pipeline.stages.chain import EVERY_STEP, Step
-from retention_pipeline.stages.reconcile import RunResult
+from retention_pipeline.stages.chain import Step
+from retention_pipeline.stages.reconcile import Bounds, RunResult
 
 TENANTS_IN_A_RUN = 50
+
+Event = dg.AssetMaterialization | dg.AssetCheckEvaluation
 
 
 @dg.multi_asset(
@@ -33,19 +36,18 @@ TENANTS_IN_A_RUN = 50
 )
 def instance_archive(
     context: dg.AssetExecutionContext, config: ReconcileConfig, product: ProductResource
-) -> Iterator[dg.AssetMaterialization | dg.AssetCheckEvaluation]:
+) -> Iterator[Event]:
     """Archive, verify and delete workflow instances, tenant by tenant."""
-    failures: dict[str, int] = {}
+    failures: Counter[str] = Counter()
     tenants: tuple[TenantId, ...] = ()
     # Nothing of a library reaches Dagster's event log: it would keep the text, the cause and the source line (A16).
     code = None
     try:
         with product.open() as app:
+            bounds = config.bounds()
             tenants = chosen_tenants(context, config, app)
             for tenant in tenants:
-                result = run_tenant(context, config, app, tenant, failures)
-                if result is not None:
-                    yield from _events(context, app, tenant, result)
+                yield from run_tenant(context, config, bounds, app, tenant, failures)
     except RetentionError as error:
         code = error
     except Exception as error:  # noqa: BLE001  the boundary
@@ -55,8 +57,8 @@ def instance_archive(
     if failures:
         told = ", ".join(f"{name} {number}" for name, number in sorted(failures.items()))
         raise dg.Failure(
-            description=f"{sum(failures.values())} of {len(tenants)} tenants did not get their work done: {told}.",
-            metadata={"tenants": len(tenants), "not_done": sum(failures.values())},
+            description=f"{failures.total()} of {len(tenants)} tenants did not get their work done: {told}.",
+            metadata={"tenants": len(tenants), "not_done": failures.total()},
             allow_retries=False,
         )
 
@@ -83,20 +85,30 @@ def chosen_tenants(context: dg.AssetExecutionContext, config: ReconcileConfig, a
 
 
 def run_tenant(
-    context: dg.AssetExecutionContext, config: ReconcileConfig, app: App, tenant: TenantId, failures: dict[str, int]
-) -> RunResult | None:
-    """One tenant's run; a failure is counted by its code, and the next tenant goes on."""
+    context: dg.AssetExecutionContext,
+    config: ReconcileConfig,
+    bounds: Bounds,
+    app: App,
+    tenant: TenantId,
+    failures: Counter[str],
+) -> tuple[Event, ...]:
+    """One tenant's run and what it leaves; a failure is counted by its code, and the next tenant goes on."""
+    selected = {Step(key.to_user_string()) for key in context.selected_asset_keys}
     try:
         apply, approval, why = permission_to_apply(config, app, tenant)
         if why:
             context.log.warning("Tenant %s: preflight only. %s", tenant, why)
         result = app.reconcile(
             tenant,
-            run=context.run_id,
+            run=context.run.run_id,
             apply=apply,
             approval=approval,
-            steps=frozenset(step for step in EVERY_STEP if dg.AssetKey(step.value) in context.selected_asset_keys),
-            bounds=config.bounds(),
+            steps=frozenset(selected),
+            bounds=bounds,
+        )
+        events: tuple[Event, ...] = (
+            *materializations(tenant, result, selected, why),
+            *_checks(context, app, tenant, result),
         )
     except RetentionError as error:
         told = error
@@ -104,13 +116,15 @@ def run_tenant(
         told = unforeseen(error)
     else:
         report = result.report
-        context.log.info("Tenant %s: %s, %s; %d deleted.", tenant, report.outcome, report.reason, report.counts.deleted)
         if not report.outcome.green:
-            failures[str(report.reason)] = failures.get(str(report.reason), 0) + 1
-        return result
+            failures[str(report.reason)] += 1
+        context.log.info(
+            "Tenant %s: %s (%s); %d deleted.", tenant, report.outcome, report.reason, report.counts.deleted
+        )
+        return events
     context.log.error("Tenant %s: %s", tenant, told)
-    failures[str(told.code)] = failures.get(str(told.code), 0) + 1
-    return None
+    failures[str(told.code)] += 1
+    return ()
 
 
 def permission_to_apply(config: ReconcileConfig, app: App, tenant: TenantId) -> tuple[bool, str | None, str | None]:
@@ -135,11 +149,10 @@ def unforeseen(error: Exception) -> RetentionError:
     )
 
 
-def _events(
+def _checks(
     context: dg.AssetExecutionContext, app: App, tenant: TenantId, result: RunResult
-) -> Iterator[dg.AssetMaterialization | dg.AssetCheckEvaluation]:
-    selected = {Step(key.to_user_string()) for key in context.selected_asset_keys}
-    yield from materializations(tenant, result, selected)
+) -> tuple[dg.AssetCheckEvaluation, ...]:
     wanted = {key.name for key in context.selected_asset_check_keys}
-    if wanted:
-        yield from (check for check in checks(tenant, result, app.gates(tenant)) if check.check_name in wanted)
+    if not wanted:
+        return ()
+    return tuple(check for check in checks(tenant, result, app.gates(tenant)) if check.check_name in wanted)

@@ -3,12 +3,10 @@
 import dagster as dg
 
 from retention_pipeline.defs.instances import instance_archive
-from retention_pipeline.defs.partitions import TENANTS
 
 reconcile_tenants = dg.define_asset_job(
     "reconcile_tenants",
     selection=dg.AssetSelection.assets(*instance_archive.keys),
-    partitions_def=TENANTS,
     executor_def=dg.in_process_executor,
     tags={"retention/job": "reconcile"},
     description="The whole chain for workflow instances. Launched without a change it is a preflight: it counts and selects, and changes "

@@ -1,0 +1,90 @@
+"""Where the run history lives: files on a laptop, PostgreSQL where it is named, never files in production (SPEC D6)."""
+
+import secrets
+import shutil
+from contextlib import contextmanager
+
+import dagster as dg
+import pytest
+from dagster._core.storage.base_storage import DagsterStorage
+from dagster._core.storage.event_log import SqliteEventLogStorage
+from dagster_postgres import PostgresEventLogStorage
+
+from retention_pipeline.defs.instance import RetentionStorage
+from retention_pipeline.defs.partitions import TENANTS
+from retention_pipeline.errors import UsageFault
+from retention_pipeline.postgres import provision
+from retention_pipeline_tests.acceptance.conftest import AURORA, ROOT, Office
+
+
+@pytest.fixture
+def dagster_home(installation, monkeypatch):
+    """Dagster's home with the file that ships."""
+    folder = installation.home / "dagster"
+    folder.mkdir()
+    shutil.copyfile(ROOT / "dagster.yaml", folder / "dagster.yaml")
+    monkeypatch.setenv("DAGSTER_HOME", str(folder))
+    return folder
+
+
+@pytest.fixture
+def history(seed):
+    """An empty database for Dagster alone."""
+    name = f"history_{secrets.token_hex(4)}"
+    superuser = seed.server.superuser_url()
+    provision.make_logins(superuser, {"keeper": "another throw-away password"}, "platform_owner")
+    provision.make_database(superuser, name, "keeper")
+    yield seed.server.url("keeper", "another throw-away password", name)
+    provision.drop_database(superuser, name)
+
+
+@contextmanager
+def opened():
+    with dg.DagsterInstance.get() as instance:
+        instance.add_dynamic_partitions(str(TENANTS.name), [str(AURORA.id)])
+        yield instance
+
+
+def test_without_a_database_the_history_is_in_the_home(installation, dagster_home):
+    with opened() as instance:
+        assert isinstance(instance.event_log_storage, SqliteEventLogStorage)
+        assert Office(installation=installation, instance=instance).run(AURORA).success
+        assert instance.get_materialized_partitions(dg.AssetKey("inventory")) == {str(AURORA.id)}
+    assert list(dagster_home.rglob("*.db"))
+
+
+def test_with_a_database_the_history_is_there(installation, dagster_home, history):
+    installation.configure(RETENTION_DAGSTER_STORAGE_URL=history)
+    with opened() as instance:
+        assert isinstance(instance.event_log_storage, PostgresEventLogStorage)
+        # Under SQLAlchemy 2.1 a bare postgresql:// means a driver that Dagster's notifications can't use.
+        assert instance.event_log_storage.postgres_url.startswith("postgresql+psycopg2://")
+        assert Office(installation=installation, instance=instance).run(AURORA).success
+        assert instance.get_materialized_partitions(dg.AssetKey("inventory")) == {str(AURORA.id)}
+    assert not list(dagster_home.rglob("*.db"))
+
+
+def test_production_without_a_database_is_refused_by_the_name_of_the_setting(installation, dagster_home):
+    installation.configure(RETENTION_ENVIRONMENT="production")
+    with pytest.raises(UsageFault, match="RETENTION_SETTING_MISSING: RETENTION_DAGSTER_STORAGE_URL"), opened():
+        pass
+
+
+def test_production_with_a_database_is_well(installation, dagster_home, history):
+    installation.configure(RETENTION_ENVIRONMENT="production", RETENTION_DAGSTER_STORAGE_URL=history)
+    with opened() as instance:
+        assert isinstance(instance.event_log_storage, PostgresEventLogStorage)
+
+
+def test_the_class_is_a_storage_as_dagster_demands_of_a_custom_one():
+    assert issubclass(RetentionStorage, DagsterStorage)
+
+
+def test_the_file_that_ships_keeps_runs_apart_and_retries_nothing(installation, dagster_home):
+    with opened() as instance:
+        assert instance.run_retries_max_retries == 0
+        assert instance.run_monitoring_enabled
+        assert instance.run_monitoring_max_runtime_seconds == 7200
+        assert not instance.telemetry_enabled
+        [limit] = instance.get_concurrency_config().run_queue_config.tag_concurrency_limits
+        assert (limit["key"], limit["limit"]) == ("dagster/partition", 1)
