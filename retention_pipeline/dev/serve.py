@@ -84,6 +84,7 @@ def _part(servers: Stack, name: str, command: tuple[str, ...]) -> Iterator[Super
             folder=servers.home,
             log=folder.path / f"{name}.log",
             environment=dagster_processes.environment(servers),
+            family=True,  # Dagster starts code servers of its own, which outlive it when it is killed
         )
         part = Supervised(order, folder)
         try:

@@ -104,6 +104,9 @@ def main() -> int:
     code = server.wait()
     for path in order["litter"]:
         Path(path).unlink(missing_ok=True)
+    if order["family"]:
+        # What it started and left behind is in this group, and so is this program: the last thing that it does.
+        os.killpg(os.getpgrp(), signal.SIGKILL)
     return code if code >= 0 else 128 - code
 
 

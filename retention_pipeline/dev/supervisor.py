@@ -27,6 +27,7 @@ class Order:
         log: where its output goes.
         uid: the user and group to run as; None for the owner's own.
         environment: all of it; nothing is inherited.
+        family: whether processes that it started end with it; then the exit code is lost.
         litter: files outside the state folder that it makes, and leaves when it is killed.
     """
 
@@ -36,6 +37,7 @@ class Order:
     uid: int | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     litter: tuple[str, ...] = ()
+    family: bool = False
 
 
 class Supervised:
@@ -82,6 +84,7 @@ class Supervised:
             "uid": order.uid,
             "environment": dict(order.environment),
             "litter": order.litter,
+            "family": order.family,
         }
         self._shim.stdin.write(json.dumps(text).encode() + b"\n")
         self._shim.stdin.flush()
