@@ -17,6 +17,7 @@ from retention_pipeline.defs.resources import ProductResource
 from retention_pipeline.defs.specs import asset_specs, check_specs
 from retention_pipeline.errors import Code, RetentionError, UsageFault
 from retention_pipeline.model.ids import TenantId
+from retention_pipeline.model.outcome import Outcome, RunReport
 from retention_pipeline.model.people import Job
 from retention_pipeline.stages.chain import Step
 from retention_pipeline.stages.reconcile import Bounds, RunResult
@@ -115,12 +116,10 @@ def run_tenant(
     except Exception as error:  # noqa: BLE001  the boundary
         told = unforeseen(error)
     else:
-        report = result.report
-        if not report.outcome.green:
-            failures[str(report.reason)] += 1
-        context.log.info(
-            "Tenant %s: %s (%s); %d deleted.", tenant, report.outcome, report.reason, report.counts.deleted
-        )
+        tell = context.log.info if result.report.outcome.green else context.log.error
+        tell("Tenant %s: %s", tenant, ending(result.report))
+        if not result.report.outcome.green:
+            failures[shortfall(result.report)] += 1
         return events
     context.log.error("Tenant %s: %s", tenant, told)
     failures[str(told.code)] += 1
@@ -138,6 +137,19 @@ def permission_to_apply(config: ReconcileConfig, app: App, tenant: TenantId) -> 
     if standing is None:
         return False, None, "No standing approval: `retention approve reconcile --standing`."
     return True, standing, None
+
+
+def ending(report: RunReport) -> str:
+    """How a tenant's run ended, in one line."""
+    aside = ", ".join(f"{code} {number}" for code, number in sorted(report.counts.failures.items()))
+    return f"{report.outcome} ({report.reason}); {report.counts.deleted} deleted{f'; set aside: {aside}' if aside else ''}."
+
+
+def shortfall(report: RunReport) -> str:
+    """What kept a tenant's work from being done: the codes of what was set aside, or the reason itself."""
+    if report.outcome is Outcome.PARTIAL:
+        return f"partial ({', '.join(sorted(report.counts.failures))})"
+    return f"behind ({report.reason})" if report.outcome is Outcome.BEHIND else str(report.reason)
 
 
 def unforeseen(error: Exception) -> RetentionError:

@@ -91,6 +91,8 @@ class Installation:
     database: Database
     home: Path
     variables: dict[str, str] = field(default_factory=dict)
+    transcript: list[tuple[str, str]] = field(default_factory=list)
+    """Every call of the command line with all that it printed."""
 
     def settle(self) -> None:
         """Write `settings.env`, as `retention dev` does."""
@@ -131,6 +133,7 @@ class Installation:
         if columns:
             told["COLUMNS"] = str(columns)
         result = CliRunner().invoke(cli, [*front, *words], input=text, env=told, prog_name="retention")
+        self.transcript.append((" ".join(words), result.stdout + result.stderr))
         return Answer(code=result.exit_code, out=result.stdout, err=result.stderr)
 
     def done(self, *words: str, **how: Any) -> dict[str, Any]:
