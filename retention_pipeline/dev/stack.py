@@ -22,7 +22,8 @@ PLATFORM: Final = "platform"
 DAGSTER: Final = "dagster"
 OWNER, WORKER, OPERATOR, KEEPER = "platform_owner", "retention_pipeline", "operator", "dagster"
 GROUPS: Final = {WORKER: "retention_worker", OPERATOR: "retention_operator"}
-_OURS = ("postgres", "s3", "dagster", "archives", "keyring.json", "settings.env", "demo.json", "restored")
+_SERVERS = ("postgres", "s3", "dagster-web", "dagster-daemon")
+_OURS = ("dagster", "archives", "keyring.json", "settings.env", "demo.json", "restored")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +47,8 @@ class Stack:
 
 def forget(home: Path) -> None:
     """Remove an earlier installation's state, and nothing else that lies in its home."""
-    clean(home)
+    for name in _SERVERS:
+        clean(home / name)
     for name in _OURS:
         path = home / name
         if path.is_dir() and not path.is_symlink():

@@ -62,6 +62,17 @@ def recorded(superuser_url: str) -> tuple[Recorded, ...]:
     )
 
 
+def eligible(superuser_url: str) -> int:
+    """How many instances were eligible in the preflights that a person acknowledged, each tenant's newest."""
+    with translated(), psycopg.connect(superuser_url) as connection:
+        row = connection.execute(
+            "SELECT coalesce(sum(eligible), 0)::bigint FROM (SELECT DISTINCT ON (a.tenant_id) p.eligible"
+            " FROM retention.acknowledgements AS a JOIN retention.preflights AS p ON p.id = a.preflight_id"
+            " ORDER BY a.tenant_id, a.id DESC) AS newest"
+        ).fetchone()
+    return int(row[0]) if row else 0
+
+
 def picture(superuser_url: str, instance: InstanceId) -> str:
     """Every row of one instance as PostgreSQL prints it: two pictures are equal, or something changed."""
     lines = []
@@ -75,11 +86,14 @@ def picture(superuser_url: str, instance: InstanceId) -> str:
     return "\n".join(lines)
 
 
-def materialized(storage_url: str) -> dict[str, int]:
-    """How many materializations of each asset the run history holds."""
+def told(storage_url: str, asset: str, number: str) -> int:
+    """What the run history says: the sum of one number over all materializations of one asset."""
     with translated(), psycopg.connect(storage_url) as connection:
-        found = connection.execute(
-            "SELECT asset_key, count(*) FROM event_logs WHERE dagster_event_type = 'ASSET_MATERIALIZATION'"
-            " AND asset_key IS NOT NULL GROUP BY 1 ORDER BY 1"
-        ).fetchall()
-    return {row[0].strip('[]"'): row[1] for row in found}
+        row = connection.execute(
+            "SELECT coalesce(sum(jsonb_path_query_first(event::jsonb,"
+            " '$.**.metadata_entries[*] ? (@.label == $number).entry_data.value',"
+            " jsonb_build_object('number', %(number)s::text))::bigint), 0)::bigint"
+            " FROM event_logs WHERE dagster_event_type = 'ASSET_MATERIALIZATION' AND asset_key = %(asset)s",
+            {"number": number, "asset": f'["{asset}"]'},
+        ).fetchone()
+    return int(row[0]) if row else 0
