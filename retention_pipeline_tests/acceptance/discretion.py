@@ -113,8 +113,8 @@ def files(folder: Path) -> Iterator[Text]:
         yield where, path.read_bytes().decode("utf-8", "replace")
 
 
-def scan(home: Path) -> list[str]:
-    """Everything that a finished demo shows; its servers must not be running."""
+def scan(home: Path, output: str = "") -> list[str]:
+    """Everything that a finished demo shows, its output included; its servers must not be running."""
     with EmbeddedPostgres(home / "postgres") as postgres:
         platform = postgres.superuser_url(stack.PLATFORM)
         words = forbidden(platform, home)
@@ -122,6 +122,7 @@ def scan(home: Path) -> list[str]:
             words.setdefault("credential", set()).add((home / "s3" / name).read_text(encoding="utf-8"))
         words["payload"] = {"EPHEMERAL-SAMPLE", "one-time code"}
         texts = [*events(platform), *history(postgres.superuser_url(stack.DAGSTER)), *files(home / "dagster")]
+        texts.append(("the output", output))
         texts.append(("demo.json", (home / "demo.json").read_text(encoding="utf-8")))
     assert sum(len(text) for _, text in texts) > 100_000, "there is no history to look through"
     return sightings(texts, words)

@@ -1,17 +1,13 @@
 """Nothing that must stay inside is shown: not by the command line, Dagster, events or logs, and least of all by errors (SPEC A16)."""
 
 import shutil
-from pathlib import Path
 
 import dagster as dg
 import pytest
-from rich.console import Console
 
 from retention_pipeline.defs.partitions import TENANTS
-from retention_pipeline.dev import demo
-from retention_pipeline.dev.stack import forget
 from retention_pipeline_tests.acceptance.conftest import AURORA, BOREALIS, CASCADE, ROOT, TENANTS_OF_THE_SAMPLE, Office
-from retention_pipeline_tests.acceptance.discretion import events, files, forbidden, scan, sightings
+from retention_pipeline_tests.acceptance.discretion import events, files, forbidden, sightings
 
 MARKER = "MARKER-OF-A-PAYLOAD"
 
@@ -162,13 +158,3 @@ def test_the_scan_sees_what_it_looks_for(installation, history):
     assert {where.split(": ")[1] for where in sightings(texts, {"x": {str(AURORA.id)}, "y": {"nowhere-at-all"}})} == {
         "x"
     }
-
-
-@pytest.mark.slow
-def test_a_finished_demo_shows_nothing_that_must_stay_inside(states: Path):
-    home = states / "demo"
-    demo.run(home, Console(quiet=True))
-    try:
-        assert scan(home) == []
-    finally:
-        forget(home)

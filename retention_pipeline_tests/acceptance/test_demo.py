@@ -1,0 +1,58 @@
+"""`make demo`, as a newcomer runs it: it ends well, its figures add up, and it tells nobody what it must not tell."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from retention_pipeline_tests.acceptance.discretion import scan
+
+KEYS = {
+    "instances",
+    "eligible",
+    "archived",
+    "verified",
+    "deleted",
+    "protected",
+    "foreign_rows_blocked",
+    "remaining",
+    "lost",
+    "restored_identical",
+    "seconds",
+}
+
+
+@pytest.fixture(scope="module")
+def demo(states):
+    home = states / "demo"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RETENTION_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "retention_pipeline", "demo"],
+        env=environment | {"RETENTION_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    return home, done
+
+
+def test_the_demo_ends_well_and_accounts_for_every_instance(demo):
+    home, done = demo
+    assert done.returncode == 0, done.stdout + done.stderr
+    proof = json.loads((home / "demo.json").read_text())
+    assert proof.keys() == KEYS
+    protected = sum(proof["protected"].values())
+    assert proof["instances"] == proof["deleted"] + protected + proof["remaining"] + proof["lost"] == 3000
+    assert (proof["lost"], proof["remaining"], proof["restored_identical"]) == (0, 0, True)
+    assert proof["eligible"] == proof["archived"] == proof["verified"] == proof["deleted"] + 1  # one was restored
+    assert proof["foreign_rows_blocked"] == 1
+    assert proof["protected"]["legal_hold"] == 1
+
+
+def test_nothing_of_the_whole_demo_tells_a_place_a_secret_or_a_payload(demo):
+    """A16."""
+    home, done = demo
+    assert scan(home, done.stdout + done.stderr) == []
