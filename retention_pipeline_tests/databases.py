@@ -3,7 +3,7 @@
 import itertools
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import psycopg
@@ -66,10 +66,16 @@ def template(pg: EmbeddedPostgres) -> str:
     return TEMPLATE
 
 
-@pytest.fixture
-def database(pg: EmbeddedPostgres, template: str) -> Iterator[Database]:
+@contextmanager
+def cloned(pg: EmbeddedPostgres, template: str) -> Iterator[Database]:
     name = f"t{os.getpid()}_{next(_numbers)}"
     provision.make_database(pg.superuser_url(), name, "platform_owner", template=template)
     with ExitStack() as closing:
         yield Database(server=pg, name=name, closing=closing)
     provision.drop_database(pg.superuser_url(), name)
+
+
+@pytest.fixture
+def database(pg: EmbeddedPostgres, template: str) -> Iterator[Database]:
+    with cloned(pg, template) as made:
+        yield made

@@ -62,9 +62,8 @@ class Decision:
 def decide(facts: Facts) -> Decision:
     """Choose the first disposition of W3 that applies, and list every blocker."""
     blockers = (*facts.open_blockers, *((LEGAL_HOLD,) if facts.held else ()))
-    return Decision(
-        go=_keep(facts, blockers) is None, disposition=_keep(facts, blockers) or Disposition.ELIGIBLE, blockers=blockers
-    )
+    keep = _keep(facts, blockers)
+    return Decision(go=keep is None, disposition=keep or Disposition.ELIGIBLE, blockers=blockers)
 
 
 def _keep(facts: Facts, blockers: tuple[str, ...]) -> str | None:

@@ -1,12 +1,12 @@
 """`make demo`, as a newcomer runs it: it ends well, its figures add up, and it tells nobody what it must not tell."""
 
 import json
-import os
 import subprocess
 import sys
 
 import pytest
 
+from retention_pipeline.settings import inherited
 from retention_pipeline_tests.acceptance.discretion import scan
 
 KEYS = {
@@ -27,10 +27,9 @@ KEYS = {
 @pytest.fixture(scope="module")
 def demo(states):
     home = states / "demo"
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("RETENTION_")}
     done = subprocess.run(
         [sys.executable, "-m", "retention_pipeline", "demo"],
-        env=environment | {"RETENTION_HOME": str(home)},
+        env=inherited() | {"RETENTION_HOME": str(home)},
         capture_output=True,
         text=True,
         timeout=300,
