@@ -11,14 +11,18 @@ from retention_pipeline.dev.stack import Stack
 from retention_pipeline.errors import Code, Unavailable
 from retention_pipeline.settings import HOME, inherited
 
-PACKAGE_FOLDER = Path(__file__).resolve().parents[2]
+
+def project_file(name: str) -> bytes:
+    """`dagster.yaml` or `workspace.yaml`: at the top of a checkout, or where an installed package keeps them."""
+    checkout = Path(__file__).resolve().parents[2] / name
+    return (checkout if checkout.exists() else Path(__file__).with_name(name)).read_bytes()
 
 
 def home(stack: Stack) -> Path:
     """Dagster's home, with the project's `dagster.yaml` in it."""
     folder = stack.home / "dagster"
     folder.mkdir(mode=0o700, exist_ok=True)
-    (folder / "dagster.yaml").write_bytes((PACKAGE_FOLDER / "dagster.yaml").read_bytes())
+    (folder / "dagster.yaml").write_bytes(project_file("dagster.yaml"))
     return folder
 
 

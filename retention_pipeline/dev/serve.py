@@ -106,7 +106,7 @@ def _daemon(servers: Stack) -> tuple[str, ...]:
 
 def _workspace(servers: Stack) -> str:
     target = dagster_processes.home(servers) / "workspace.yaml"
-    target.write_bytes((dagster_processes.PACKAGE_FOLDER / "workspace.yaml").read_bytes())
+    target.write_bytes(dagster_processes.project_file("workspace.yaml"))
     return str(target)
 
 
