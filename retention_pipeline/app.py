@@ -10,7 +10,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Final, Self
 
-from retention_pipeline.catalog.check import Severity, check
+from retention_pipeline.catalog.check import Severity, check, require_sound
 from retention_pipeline.catalog.loader import Catalog, load
 from retention_pipeline.egress.policy import Destination, EgressPolicy
 from retention_pipeline.egress.s3 import S3Api
@@ -201,7 +201,13 @@ class App:
         as_of: datetime | None = None,
         progress: Callable[[Counts], None] = lambda _: None,
     ) -> RunResult:
-        """The periodic run of one tenant: a preflight, and with `apply` and an approval the bounded work (W6, W7)."""
+        """The periodic run of one tenant: a preflight, and with `apply` and an approval the bounded work (W6, W7).
+
+        Raises:
+            Refused: `CATALOG_INVALID`, with `apply`, when the catalog no longer fits the database (F18).
+        """
+        if apply:
+            self._require_sound_catalog()
         return Reconciliation(
             world=self.world(progress),
             tenant=tenant,
@@ -223,7 +229,9 @@ class App:
         approval: str | None = None,
         as_of: datetime | None = None,
     ) -> ExplicitResult:
-        """The explicit archive of one instance (W8)."""
+        """The explicit archive of one instance (W8); the catalog must fit the database before anything is applied (F18)."""
+        if apply:
+            self._require_sound_catalog()
         return ExplicitArchive(
             world=self.world(),
             tenant=tenant,
@@ -283,6 +291,10 @@ class App:
             provider=status is not None and status.readiness.ready,
             canary=canary,
         )
+
+    def _require_sound_catalog(self) -> None:
+        with self.worker().transaction(None, read_only=True) as cursor:
+            require_sound(check(self.catalog, read_facts(cursor, self.catalog.instances)))
 
     def close(self) -> None:
         """Close whatever was opened. Safe to call twice."""

@@ -67,9 +67,9 @@ _CLAIM = sql.SQL(
 WITH picked AS MATERIALIZED (
   SELECT c.id FROM retention.attempts AS c
   WHERE c.tenant_id = %(tenant)s::text AND c.state = ANY(%(states)s::text[]) AND c.leased_until < clock_timestamp()
-    AND (%(instance)s::text IS NULL OR c.instance_id = %(instance)s::text)
-    AND NOT EXISTS (SELECT FROM retention.set_asides AS s WHERE s.tenant_id = c.tenant_id AND s.instance_id = c.instance_id
-      AND s.not_before > clock_timestamp())
+    AND (c.instance_id = %(instance)s::text OR %(instance)s::text IS NULL
+      AND NOT EXISTS (SELECT FROM retention.set_asides AS s WHERE s.tenant_id = c.tenant_id AND s.instance_id = c.instance_id
+        AND s.not_before > clock_timestamp()))
   ORDER BY c.intended_at, c.id LIMIT %(limit)s::bigint FOR UPDATE SKIP LOCKED)
 UPDATE retention.attempts AS a SET holder = %(holder)s::text, fence = a.fence + 1,
   leased_until = clock_timestamp() + make_interval(secs => %(lease)s)
@@ -188,7 +188,7 @@ def claim(
     limit: int,
     instance: InstanceId | None = None,
 ) -> list[Attempt]:
-    """Take over attempts that nobody works on any more, never more than `limit` (F6)."""
+    """Take over attempts that nobody works on any more, never more than `limit` (F6); a back-off binds periodic runs alone."""
     found = rows(
         cursor,
         _CLAIM,

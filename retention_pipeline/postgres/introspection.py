@@ -42,11 +42,17 @@ def read_facts(cursor: Cursor, dataset: InstanceDataset) -> DatabaseFacts:
     expected, functions = _expected(cursor, dataset)
     return DatabaseFacts(
         tables=tables,
-        foreign_keys=tuple(_foreign_key(row) for row in rows(cursor, system_catalog.FOREIGN_KEYS, wanted)),
+        foreign_keys=read_foreign_keys(cursor, dataset),
         installed=notes.get("tenant_directory"),
         expected=expected,
         missing_functions=tuple(sorted(functions - set(notes))),
     )
+
+
+def read_foreign_keys(cursor: Cursor, dataset: InstanceDataset) -> tuple[ForeignKey, ...]:
+    """Every foreign key to one of a dataset's tables, from whatever table."""
+    wanted = {"tables": list(tables_of(dataset))}
+    return tuple(_foreign_key(row) for row in rows(cursor, system_catalog.FOREIGN_KEYS, wanted))
 
 
 def _expected(cursor: Cursor, dataset: InstanceDataset) -> tuple[str | None, set[str]]:

@@ -40,11 +40,14 @@ _FREE = """{eligible}
   AND NOT EXISTS (SELECT FROM retention.set_asides AS s WHERE s.tenant_id = %(tenant)s::text
     AND s.instance_id = facts.instance_id AND s.not_before > clock_timestamp())
   AND NOT EXISTS (SELECT FROM retention.attempts AS a WHERE a.tenant_id = %(tenant)s::text
-    AND a.instance_id = facts.instance_id AND a.state IN ('intended', 'stored', 'verified')
-    AND a.leased_until > clock_timestamp())"""
+    AND a.instance_id = facts.instance_id AND (a.state IN ('stored', 'verified')
+      OR (a.state = 'intended' AND a.leased_until > clock_timestamp())))"""
 _CANDIDATES = sql.SQL("""
-SELECT position, instance_id, epoch, epoch_at::text FROM retention.eligible_items
-WHERE set_id = %(set)s::uuid AND tenant_id = %(tenant)s::text AND position > %(after)s::bigint ORDER BY position LIMIT %(limit)s::bigint
+SELECT position, instance_id, epoch, epoch_at::text FROM retention.eligible_items AS i
+WHERE set_id = %(set)s::uuid AND tenant_id = %(tenant)s::text AND position > %(after)s::bigint
+  AND NOT EXISTS (SELECT FROM retention.set_asides AS s WHERE s.tenant_id = i.tenant_id AND s.instance_id = i.instance_id
+    AND s.not_before > clock_timestamp())
+ORDER BY position LIMIT %(limit)s::bigint
 """)
 _PREVIOUS = sql.SQL("""
 SELECT (counts ->> 'backlog')::bigint FROM retention.run_outcomes
@@ -129,7 +132,10 @@ class PostgresRecords:
             return preflight
 
     def select(self, tenant: TenantId, preflight: str, as_of: datetime, run: str, limit: int) -> EligibleSet:
-        """Materialize the eligible set, without what is set aside or in another worker's hands."""
+        """Materialize the eligible set, without what is set aside, in another worker's hands or already stored.
+
+        What an earlier run stored is resumed, not archived again: else, a step at a time, it would stand before all others.
+        """
         with self.session.transaction(tenant) as cursor:
             shape = read_shape(cursor, tables_of(self.catalog.instances))
             statements = FactStatements(dataset=self.catalog.instances, shape=shape)

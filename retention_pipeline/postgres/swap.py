@@ -8,14 +8,15 @@ In this order, all in one READ COMMITTED transaction, each statement with its ow
 4. decide again, foreign rows over all tenants included;
 5. compare the shared rows by content;
 6. delete children, then prove over all tenants that nothing refers to the roots, then delete the roots, each returning what
-   went; a difference from the fingerprint undoes it all, and the rest is tried again without the one that differs;
+   went; a difference from the fingerprint undoes it all, and the rest is tried again without the one that differs; what
+   would fail only at the commit fails here, and a foreign key that the catalog does not name stops the run;
 7. receipts, attempts, hold bindings, audit events.
 
 A fingerprint that is read before the deletion is not enough: an update that is not yet committed is not in it, and the
 deletion then waits and removes the newer version. What the deletion returns is what really went.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,13 +26,15 @@ from psycopg import sql
 from psycopg.types.json import Jsonb
 
 from retention_pipeline.catalog.loader import Catalog
-from retention_pipeline.errors import Code, Integrity
-from retention_pipeline.model.archive import DeletionReceipt, Rejected, VerifiedObject
-from retention_pipeline.model.ids import InstanceId, TenantId
+from retention_pipeline.catalog.model import ROOT
+from retention_pipeline.errors import Code, Integrity, Refused
+from retention_pipeline.model.archive import DeletionReceipt, Rejected, StoredObject, VerifiedObject
+from retention_pipeline.model.ids import AttemptId, InstanceId, TenantId
 from retention_pipeline.model.people import Approval
 from retention_pipeline.postgres.content import ContentStatements, places
 from retention_pipeline.postgres.export import InstanceFacts, digest_of, read_some, require_shape
 from retention_pipeline.postgres.facts import FactStatements
+from retention_pipeline.postgres.introspection import read_foreign_keys
 from retention_pipeline.postgres.oversight import clear_set_aside
 from retention_pipeline.postgres.session import Cursor, rows
 from retention_pipeline.postgres.shape import SourceShape
@@ -55,6 +58,9 @@ WHERE a.tenant_id = %(tenant)s::text AND a.id = ANY(%(attempts)s::uuid[])
     AND r.matter = h.matter AND r.id > h.id AND r.action = 'release')
 ON CONFLICT DO NOTHING
 """)
+_RECEIPTED = sql.SQL("""
+SELECT instance_id FROM retention.receipts WHERE tenant_id = %(tenant)s::text AND attempt_id = ANY(%(attempts)s::uuid[])
+""")
 _FINISH = sql.SQL("""
 UPDATE retention.attempts SET state = 'source_deleted', source_deleted_at = clock_timestamp()
 WHERE tenant_id = %(tenant)s::text AND id = ANY(%(attempts)s::uuid[]) AND state = 'verified'
@@ -72,6 +78,12 @@ SELECT %(tenant)s::text, %(actor)s::text, 'instance.deleted', r.instance, 'done'
 FROM unnest(%(attempts)s::uuid[], %(instances)s::text[], %(epochs)s::integer[], %(tables)s::jsonb[])
   AS r (attempt, instance, epoch, tables)
 """)
+
+
+_WAIT_BRIEFLY = sql.SQL("SET LOCAL lock_timeout = '250ms'")
+_WAITED = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected)
+_REFUSALS = (*_WAITED, psycopg.IntegrityError, psycopg.DataError, psycopg.errors.RaiseException)
+"""What one instance's rows may raise, by a lock, a constraint or a trigger of the platform's, while all others could go."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +105,7 @@ class Swap:
         by_id = {v.stored.instance: v.stored for v in verified}
         require_shape(cursor, self.catalog, self.shape)
         rejected: dict[InstanceId, Code] = {}
-        locked = self._lock(cursor, list(by_id), rejected)
+        locked = self._lock(cursor, by_id, rejected)
         recorded = self._attempts(cursor, verified, locked, rejected)
         going = self._still_eligible(cursor, by_id, list(recorded), rejected)
         going = self._same_shared_rows(cursor, going, recorded, rejected)
@@ -120,23 +132,41 @@ class Swap:
     def _content(self) -> ContentStatements:
         return ContentStatements(dataset=self.catalog.instances, shape=self.shape)
 
-    def _lock(self, cursor: Cursor, ids: list[InstanceId], rejected: dict[InstanceId, Code]) -> list[InstanceId]:
+    def _lock(
+        self, cursor: Cursor, by_id: dict[InstanceId, StoredObject], rejected: dict[InstanceId, Code]
+    ) -> list[InstanceId]:
         content = self._content()
-        locked: dict[str, str] = dict(rows(cursor, content.lock_roots(), self._parameters(ids)))
-        missing = set(ids) - set(locked)
+        policies: dict[InstanceId, str] = dict(rows(cursor, content.lock_roots(), self._parameters(list(by_id))))
+        missing = set(by_id) - set(policies)
         if missing:
             present = {row[0] for row in rows(cursor, content.present(), self._parameters(sorted(missing)))}
+            receipted = self._receipted(cursor, [by_id[i].attempt for i in missing - present])
             # W11: gone without our receipt. Locked by somebody else: not a failure, its turn comes.
-            rejected.update(dict.fromkeys(missing - present, Code.FOREIGN_DELETER))
+            rejected.update(dict.fromkeys(missing - present - receipted, Code.FOREIGN_DELETER))
+            rejected.update(dict.fromkeys(missing & receipted, Code.LEASE_LOST))
             rejected.update(dict.fromkeys(missing & present, Code.SOURCE_BUSY))
-        for statement in content.lock_parents():
-            cursor.execute(statement, self._parameters(list(locked)))
-        cursor.execute(_LOCK_LIKE_A_HOLD, self._parameters(list(locked)))
+        locked = self._lock_parents(cursor, list(policies), rejected)
+        cursor.execute(_LOCK_LIKE_A_HOLD, self._parameters(locked))
         cursor.execute(
             sql.SQL("SELECT retention.lock_policies(%(tenant)s::text, %(ids)s::text[])"),
-            self._parameters(sorted(set(locked.values()))),
+            self._parameters(sorted({policies[i] for i in locked})),
         )
-        return [InstanceId(i) for i in locked]
+        return locked
+
+    def _receipted(self, cursor: Cursor, attempts: Sequence[AttemptId]) -> set[InstanceId]:
+        """Which of the instances another worker deleted with these very archives, after this one lost its lease."""
+        parameters = {"tenant": self.tenant, "attempts": list(attempts)}
+        return {InstanceId(row[0]) for row in rows(cursor, _RECEIPTED, parameters)} if attempts else set()
+
+    def _lock_parents(
+        self, cursor: Cursor, ids: list[InstanceId], rejected: dict[InstanceId, Code]
+    ) -> list[InstanceId]:
+        def lock(some: list[InstanceId]) -> list[InstanceId]:
+            for statement in self._content().lock_parents():
+                cursor.execute(statement, self._parameters(some))
+            return some
+
+        return self._by_halves(cursor, lock, ids, rejected)
 
     def _attempts(
         self,
@@ -202,36 +232,56 @@ class Swap:
         recorded: dict[InstanceId, tuple[bytes, bytes]],
         rejected: dict[InstanceId, Code],
     ) -> list[InstanceId]:
-        """Delete, compare what went, and where anything differs undo it all and go on without the ones that differ.
+        """Delete, compare what went, and where anything differs undo it all and go on without the ones that differ."""
 
-        A reference from a table that the catalog does not name fails the whole statement: halves are tried until the one
-        instance is found, so that 999 others still go (F7).
-        """
-        while going:
-            cursor.execute("SAVEPOINT swap")
-            try:
-                wrong = self._try(cursor, going, recorded)
-            except psycopg.errors.ForeignKeyViolation:
-                cursor.execute("ROLLBACK TO SAVEPOINT swap")
-                if len(going) == 1:
-                    rejected[going[0]] = Code.UNNAMED_REFERENCE
-                    return []
-                half = len(going) // 2
-                first = self._delete_unchanged(cursor, going[:half], recorded, rejected)
-                return first + self._delete_unchanged(cursor, going[half:], recorded, rejected)
-            if not wrong:
-                cursor.execute("RELEASE SAVEPOINT swap")
-                return going
-            cursor.execute("ROLLBACK TO SAVEPOINT swap")
-            rejected.update(wrong)
-            going = [i for i in going if i not in wrong]
-        return going
+        def delete(some: list[InstanceId]) -> list[InstanceId]:
+            while some:
+                cursor.execute("SAVEPOINT compared")
+                wrong = self._try(cursor, some, recorded)
+                if not wrong:
+                    break
+                cursor.execute("ROLLBACK TO SAVEPOINT compared")
+                rejected.update(wrong)
+                some = [i for i in some if i not in wrong]
+            return some
+
+        return self._by_halves(cursor, delete, going, rejected)
+
+    def _by_halves(
+        self,
+        cursor: Cursor,
+        act: Callable[[list[InstanceId]], list[InstanceId]],
+        ids: list[InstanceId],
+        rejected: dict[InstanceId, Code],
+    ) -> list[InstanceId]:
+        """Act on all; where the database refuses one of them, try halves until it is found, so that 999 others go (F7)."""
+        if not ids:
+            return []
+        cursor.execute("SAVEPOINT halves")
+        try:
+            done = act(ids)
+        except _REFUSALS as error:
+            cursor.execute("ROLLBACK TO SAVEPOINT halves")
+            cursor.execute("RELEASE SAVEPOINT halves")
+            if len(ids) == 1:
+                rejected[ids[0]] = _refused_by(error)
+                return []
+            if isinstance(error, _WAITED):
+                cursor.execute(_WAIT_BRIEFLY)  # it waited its full time once: no half waits that long again
+            half = len(ids) // 2
+            return [
+                *self._by_halves(cursor, act, ids[:half], rejected),
+                *self._by_halves(cursor, act, ids[half:], rejected),
+            ]
+        cursor.execute("RELEASE SAVEPOINT halves")
+        return done
 
     def _try(
         self, cursor: Cursor, going: list[InstanceId], recorded: dict[InstanceId, tuple[bytes, bytes]]
     ) -> dict[InstanceId, Code]:
         """Delete all of them, and name those that must not have gone."""
         content = self._content()
+        cursor.execute("SET CONSTRAINTS ALL DEFERRED")
         parameters = self._parameters(going)
         gone: dict[str, dict[str, tuple[int, str]]] = {}
         for evidence in self.catalog.instances.deletion_order():
@@ -241,12 +291,35 @@ class Swap:
         if left:
             return {InstanceId(r[0]): Code.FOREIGN_ROW for r in left}
         gone["root"] = {r[0]: (r[1], r[2]) for r in rows(cursor, content.delete_roots(), parameters)}
+        cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")  # what would fail at the commit fails for its own instance
+        self._require_declared_references(cursor)
         own = [place.name for place in places(self.catalog.instances) if not place.shared]
         return {
             i: Code.SOURCE_CHANGED
             for i in going
             if digest_of([(name, *gone[name].get(i, (0, ""))) for name in own]) != recorded[i][0]
         }
+
+    def _require_declared_references(self, cursor: Cursor) -> None:
+        """Refuse where rows may have gone or changed unarchived, by a foreign key made since the catalog was checked.
+
+        Read after the deletion, whose locks keep a new foreign key off until the transaction ends (F18).
+        """
+        dataset = self.catalog.instances
+        parents = {ROOT: dataset.root.table, **{e.name: e.table for e in dataset.evidence}}
+        declared = [(e.table, parents[e.parent], set(e.join.items())) for e in dataset.evidence]
+        for key in read_foreign_keys(cursor, dataset):
+            known = any(
+                (table, parent) == (key.belongs_to, key.parent) and join <= set(key.pairs)
+                for table, parent, join in declared
+            )
+            if key.parent in parents.values() and not key.on_delete.refuses and not known:
+                raise Refused(
+                    Code.CATALOG_INVALID,
+                    f"{key.table} refers to {key.parent} with ON DELETE {key.on_delete}, and the catalog doesn't say so:"
+                    " its rows would go or change unarchived. Nothing was deleted.",
+                    remedy="Run `retention catalog check`, and do what it says.",
+                )
 
     def _deleted_rows(self, rows_by_table: dict[str, int]) -> dict[str, int]:
         own = {place.name for place in places(self.catalog.instances) if not place.shared}
@@ -273,6 +346,14 @@ class Swap:
                     "An attempt changed hands during the deletion; nothing was deleted.",
                     remedy="Run again; the next run takes what is still due.",
                 )
+
+
+def _refused_by(error: psycopg.Error) -> Code:
+    if isinstance(error, _WAITED):
+        return Code.SOURCE_BUSY
+    if isinstance(error, psycopg.errors.ForeignKeyViolation | psycopg.errors.RestrictViolation):
+        return Code.UNNAMED_REFERENCE
+    return Code.DATABASE_REFUSED
 
 
 def _count_and_content(content: list[Any]) -> tuple[int, str]:

@@ -36,6 +36,8 @@ from retention_pipeline.stages.archive import Limits, SealedArchive
 THREADS = 8
 CHUNK_BYTES = 32 << 20
 FIRST_FENCE = 1
+SLOW_ENOUGH = 3
+"""After so many single deletions that the database gave up, and none that it did, the rest is not tried."""
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -118,21 +120,26 @@ class Chain:
 
     def resume(self, limit: int, instance: InstanceId | None = None) -> int:
         """Go on with attempts that an earlier run left; gives how many there were."""
-        states = []
-        if Step.ENCRYPTED_MANIFESTS in self.steps:
-            states.append(AttemptState.INTENDED)
-        if self.steps & {Step.VERIFIED_OBJECTS, Step.DELETIONS}:
-            states.append(AttemptState.STORED)
-            states.append(AttemptState.VERIFIED)
+        states = [
+            state
+            for step, state in (
+                (Step.ENCRYPTED_MANIFESTS, AttemptState.INTENDED),
+                (Step.VERIFIED_OBJECTS, AttemptState.STORED),
+                (Step.DELETIONS, AttemptState.VERIFIED),
+            )
+            if step in self.steps
+        ]
         if not states or limit <= 0:
             return 0
         claimed = self.world.records.claim(
             self.tenant, holder=self.holder, states=states, limit=limit, instance=instance
         )
-        landed = [a for a in map(self._adopt, claimed) if a is not None]
-        recalled = [v for v in map(verification.recall, claimed) if v is not None]
+        was_verified = [a for a in claimed if a.state is AttemptState.VERIFIED]
+        recalled = [v for v in map(verification.recall, was_verified) if v is not None]
         known = {v.stored.attempt for v in recalled}
-        self.finish([s for s in landed if s.attempt not in known], recalled)
+        stale = [a.stored(a.version) for a in was_verified if a.id not in known and a.version is not None]
+        landed = [a for a in map(self._adopt, claimed) if a is not None and a.attempt not in known]
+        self.finish([s for s in landed if s not in stale], [*recalled, *self._verify(stale)])
         return len(claimed)
 
     def archive(self, candidates: Sequence[Candidate]) -> None:
@@ -286,6 +293,14 @@ class Chain:
     # -- deleting ---------------------------------------------------------------------------------------------------
 
     def _delete(self, verified: Sequence[VerifiedObject]) -> None:
+        """Delete the sources; where the database is too slow for some of them, the others go (F7); for most, stop (F4)."""
+        deleted = self.counts.deleted
+        slow: list[tuple[InstanceId, Unavailable]] = []
+        self._delete_some(verified, slow)
+        if len(slow) > self.counts.deleted - deleted:
+            raise StopRunError(slow[0][1])
+
+    def _delete_some(self, verified: Sequence[VerifiedObject], slow: list[tuple[InstanceId, Unavailable]]) -> None:
         if not verified:
             return
         try:
@@ -300,11 +315,18 @@ class Chain:
                     held_too=self.held_too,
                 )
         except Unavailable as error:
-            if error.code is not Code.DATABASE_TIMEOUT or len(verified) == 1:
+            if error.code is not Code.DATABASE_TIMEOUT:
                 raise
+            if len(verified) == 1:
+                found = verified[0].stored
+                slow.append((found.instance, error))
+                self._reject([Rejected(instance=found.instance, code=error.code, attempt=found.attempt)])
+                if len(slow) >= SLOW_ENOUGH and len(slow) > self.counts.deleted:
+                    raise StopRunError(error) from None
+                return
             half = len(verified) // 2  # a smaller transaction when the database is slow
-            self._delete(verified[:half])
-            self._delete(verified[half:])
+            self._delete_some(verified[:half], slow)
+            self._delete_some(verified[half:], slow)
             return
         self.counts.deleted += len(receipts)
         self.counts.rows_deleted += sum(r.rows for r in receipts)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from retention_pipeline.errors import Code, Refused, RetentionError, Unavailable
+from retention_pipeline.errors import Code, Refused, RetentionError
 from retention_pipeline.model.ids import TenantId
 from retention_pipeline.model.inventory import Inventory
 from retention_pipeline.model.outcome import Counts, Outcome, RunReport
@@ -159,7 +159,7 @@ class Reconciliation:
             reason = self._batches(found.eligible, chain, chain.approval, keep)
         except StopRunError as stop:
             stopped, reason = stop.error, stop.error.code
-        except Unavailable as error:
+        except RetentionError as error:
             stopped, reason = error, error.code
         finally:
             chain.close()
@@ -181,6 +181,7 @@ class Reconciliation:
             if budget <= 0:
                 return bound
             size = min(self.bounds.batch, budget)
+            batch: list[tuple[int, Candidate]] = []
             resumed = chain.resume(size)
             if not resumed:
                 if Step.ENCRYPTED_MANIFESTS not in self.steps:
@@ -191,7 +192,7 @@ class Reconciliation:
                 position = batch[-1][0]
                 chain.archive([candidate for _, candidate in batch])
                 chain.counts.selected += len(batch)
-            budget -= resumed or size
+            budget -= resumed or len(batch)
 
     def _result(
         self,
