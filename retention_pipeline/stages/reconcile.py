@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from retention_pipeline.errors import Code, Refused, RetentionError
+from retention_pipeline.model.archive import Candidate
 from retention_pipeline.model.ids import TenantId
 from retention_pipeline.model.inventory import Inventory
 from retention_pipeline.model.outcome import Counts, Outcome, RunReport
@@ -159,11 +160,15 @@ class Reconciliation:
             reason = self._batches(found.eligible, chain, chain.approval, keep)
         except StopRunError as stop:
             stopped, reason = stop.error, stop.error.code
-        except RetentionError as error:
+        except (
+            RetentionError
+        ) as error:  # a refusal in the middle of a run is how it ended, and is recorded like any end
             stopped, reason = error, error.code
         finally:
             chain.close()
         backlog = self.world.source.backlog(self.tenant, found.as_of)
+        if stopped is None and not backlog.instances:
+            reason = "exhausted"  # whichever bound was met, it kept nothing from being done
         previous = self.world.records.previous_backlog(self.tenant, Job.RECONCILE)
         outcome = judge(chain.counts, backlog, previous, stopped, self.bounds)
         return self._result(found, (), outcome, reason, chain.counts, chain.seconds, backlog=backlog)
