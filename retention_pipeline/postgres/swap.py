@@ -294,10 +294,11 @@ class Swap:
         cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")  # what would fail at the commit fails for its own instance
         self._require_declared_references(cursor)
         own = [place.name for place in places(self.catalog.instances) if not place.shared]
+        shape = self.shape.digest()
         return {
             i: Code.SOURCE_CHANGED
             for i in going
-            if digest_of([(name, *gone[name].get(i, (0, ""))) for name in own]) != recorded[i][0]
+            if digest_of([(name, *gone[name].get(i, (0, ""))) for name in own], shape) != recorded[i][0]
         }
 
     def _require_declared_references(self, cursor: Cursor) -> None:
