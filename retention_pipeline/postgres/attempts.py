@@ -32,6 +32,9 @@ FROM unnest(%(ids)s::uuid[], %(instances)s::text[], %(epochs)s::integer[], %(epo
   %(keys)s::text[], %(sizes)s::bigint[], %(sha256s)s::bytea[], %(plaintexts)s::bigint[], %(digests)s::bytea[],
   %(fingerprints)s::bytea[], %(shareds)s::bytea[], %(tables)s::jsonb[])
   AS n (id, instance, epoch, epoch_at, key_id, key, size, sha256, plaintext, digest, fingerprint, shared, tables)
+WHERE NOT EXISTS (SELECT FROM retention.receipts AS r WHERE r.tenant_id = %(tenant)s::text AND r.instance_id = n.instance
+  AND r.epoch = n.epoch AND NOT EXISTS (SELECT FROM retention.restorations AS b WHERE b.tenant_id = r.tenant_id
+    AND b.instance_id = r.instance_id AND b.at > r.deleted_at))
 ON CONFLICT (tenant_id, instance_id, epoch) WHERE state IN ('intended', 'stored', 'verified') DO NOTHING
 RETURNING id::text
 """)
@@ -101,7 +104,7 @@ def intend(
     profile: Profile,
     manifest_format: str,
 ) -> set[AttemptId]:
-    """Record what will be written before it is written (A5); an instance that another worker has is left to it."""
+    """Record what will be written before it is written (A5); an instance that another worker has, or took, is left to it."""
     columns: dict[str, list[Any]] = {
         "ids": [i.id for i in intentions],
         "instances": [i.candidate.instance for i in intentions],

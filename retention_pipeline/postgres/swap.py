@@ -29,7 +29,7 @@ from retention_pipeline.catalog.loader import Catalog
 from retention_pipeline.catalog.model import ROOT
 from retention_pipeline.errors import Code, Integrity, Refused
 from retention_pipeline.model.archive import DeletionReceipt, Rejected, StoredObject, VerifiedObject
-from retention_pipeline.model.ids import AttemptId, InstanceId, TenantId
+from retention_pipeline.model.ids import InstanceId, TenantId
 from retention_pipeline.model.people import Approval
 from retention_pipeline.postgres.content import ContentStatements, places
 from retention_pipeline.postgres.export import InstanceFacts, digest_of, read_some, require_shape
@@ -59,7 +59,11 @@ WHERE a.tenant_id = %(tenant)s::text AND a.id = ANY(%(attempts)s::uuid[])
 ON CONFLICT DO NOTHING
 """)
 _RECEIPTED = sql.SQL("""
-SELECT instance_id FROM retention.receipts WHERE tenant_id = %(tenant)s::text AND attempt_id = ANY(%(attempts)s::uuid[])
+SELECT n.instance, r.attempt_id = n.attempt
+FROM unnest(%(attempts)s::uuid[], %(instances)s::text[], %(epochs)s::integer[]) AS n (attempt, instance, epoch)
+JOIN retention.receipts AS r ON r.tenant_id = %(tenant)s::text AND r.instance_id = n.instance AND r.epoch = n.epoch
+WHERE NOT EXISTS (SELECT FROM retention.restorations AS b WHERE b.tenant_id = r.tenant_id AND b.instance_id = r.instance_id
+  AND b.at > r.deleted_at)
 """)
 _FINISH = sql.SQL("""
 UPDATE retention.attempts SET state = 'source_deleted', source_deleted_at = clock_timestamp()
@@ -140,11 +144,9 @@ class Swap:
         missing = set(by_id) - set(policies)
         if missing:
             present = {row[0] for row in rows(cursor, content.present(), self._parameters(sorted(missing)))}
-            receipted = self._receipted(cursor, [by_id[i].attempt for i in missing - present])
-            # W11: gone without our receipt. Locked by somebody else: not a failure, its turn comes.
-            rejected.update(dict.fromkeys(missing - present - receipted, Code.FOREIGN_DELETER))
-            rejected.update(dict.fromkeys(missing & receipted, Code.LEASE_LOST))
-            rejected.update(dict.fromkeys(missing & present, Code.SOURCE_BUSY))
+            # Locked by somebody else: not a failure, its turn comes.
+            rejected.update({i: Code.SOURCE_BUSY if i in present else Code.FOREIGN_DELETER for i in missing})  # W11
+            rejected.update(self._receipted(cursor, [by_id[i] for i in missing - present]))
         locked = self._lock_parents(cursor, list(policies), rejected)
         cursor.execute(_LOCK_LIKE_A_HOLD, self._parameters(locked))
         cursor.execute(
@@ -153,10 +155,20 @@ class Swap:
         )
         return locked
 
-    def _receipted(self, cursor: Cursor, attempts: Sequence[AttemptId]) -> set[InstanceId]:
-        """Which of the instances another worker deleted with these very archives, after this one lost its lease."""
-        parameters = {"tenant": self.tenant, "attempts": list(attempts)}
-        return {InstanceId(row[0]) for row in rows(cursor, _RECEIPTED, parameters)} if attempts else set()
+    def _receipted(self, cursor: Cursor, gone: Sequence[StoredObject]) -> dict[InstanceId, Code]:
+        """Which of the instances another worker deleted: with this very archive, after it took it over, or with its own."""
+        if not gone:
+            return {}
+        parameters = {
+            "tenant": self.tenant,
+            "attempts": [s.attempt for s in gone],
+            "instances": [s.instance for s in gone],
+            "epochs": [s.epoch for s in gone],
+        }
+        return {
+            InstanceId(instance): Code.LEASE_LOST if same else Code.ALREADY_ARCHIVED
+            for instance, same in rows(cursor, _RECEIPTED, parameters)
+        }
 
     def _lock_parents(
         self, cursor: Cursor, ids: list[InstanceId], rejected: dict[InstanceId, Code]

@@ -332,7 +332,7 @@ class Chain:
         self.counts.rows_deleted += sum(r.rows for r in receipts)
         stored = {v.stored.instance: v.stored for v in verified}
         for item in rejected:
-            if item.code is Code.SOURCE_CHANGED:
+            if item.code in deletion.SUPERSEDED:
                 found = stored[item.instance]
                 self.counts.superseded += 1
                 self._retire(found.attempt, found.fence, item.instance, item.code, state=AttemptState.SUPERSEDED)

@@ -9,8 +9,11 @@ from retention_pipeline.model.ids import TenantId
 from retention_pipeline.model.people import Approval
 from retention_pipeline.model.work import Source
 
-ONLY_SKIPPED = frozenset({Code.SOURCE_BUSY, Code.LEASE_LOST, Code.NOT_ELIGIBLE})
-"""A row that stays is not an error here: somebody works on it, or it is protected by now. It is an answer."""
+ONLY_SKIPPED = frozenset({Code.SOURCE_BUSY, Code.LEASE_LOST, Code.NOT_ELIGIBLE, Code.ALREADY_ARCHIVED})
+"""A row that stays is not an error here: somebody works on it, or it is protected by now. It is an answer. Nor is one that
+another worker archived and deleted meanwhile."""
+SUPERSEDED = frozenset({Code.SOURCE_CHANGED, Code.ALREADY_ARCHIVED})
+"""After these, the archive stays as evidence and nothing goes on with it."""
 
 
 def delete(

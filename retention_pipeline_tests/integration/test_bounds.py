@@ -4,13 +4,16 @@ from dataclasses import replace
 
 import pytest
 
+from retention_pipeline.app import App
 from retention_pipeline.catalog.loader import load
-from retention_pipeline.errors import Code
+from retention_pipeline.errors import Code, Refused
 from retention_pipeline.model.outcome import Outcome
 from retention_pipeline.postgres.session import Limits
 from retention_pipeline.postgres.source import PostgresSource
+from retention_pipeline.settings import Settings
 from retention_pipeline_tests.rows import new_id
 from retention_pipeline_tests.seams import VERIFIED, acting
+from retention_pipeline_tests.worlds import NOW
 
 ROOT = "nucleus.workflow_instances"
 
@@ -229,3 +232,24 @@ def test_a_database_that_is_too_slow_for_all_of_them_ends_the_run_as_failed(benc
     assert after.report.counts.deleted == 9
     bench.forget_back_offs(platform)
     assert bench.reconcile(platform, world=world).report.outcome is Outcome.COMPLETED
+
+
+@pytest.mark.parametrize("action", ["CASCADE", "SET NULL", "RESTRICT"])
+def test_nothing_is_applied_while_the_catalog_does_not_fit_the_database(bench, tmp_path, action):
+    """F18, K2: the catalog is checked before each run; a preflight still tells what is due."""
+    platform = bench.platform()
+    instance = platform.add()
+    with bench.database.superuser() as owner:
+        owner.execute(f"CREATE TABLE nucleus.notes (i uuid REFERENCES {ROOT} ON DELETE {action})")
+    settings = Settings(home=tmp_path, keyring=bench.keyring, data_root=tmp_path, worker_url=bench.database.worker_url)
+    with App(settings) as app:
+        approval = bench.approve(platform)
+        with pytest.raises(Refused, match="notes") as refusal:
+            app.reconcile(platform.tenant, run="r", apply=True, approval=approval, as_of=NOW)
+        assert refusal.value.code is Code.CATALOG_INVALID
+        with pytest.raises(Refused, match="notes"):
+            app.archive_one(platform.tenant, instance, run="r", apply=True, approval=approval, as_of=NOW)
+        assert app.reconcile(platform.tenant, run="r", as_of=NOW).inventory.eligible == 1
+        assert not app.gates(platform.tenant).schema
+    assert platform.exists(instance)
+    assert bench.states(platform) == {}
