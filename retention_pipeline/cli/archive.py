@@ -4,6 +4,7 @@ import click
 
 from retention_pipeline.cli.common import Call, pass_call
 from retention_pipeline.cli.reconcile import APPROVAL_LASTS
+from retention_pipeline.errors import Code, Refused, UsageFault
 from retention_pipeline.governance.approval import ApprovalRequest, Kind
 from retention_pipeline.model.ids import InstanceId
 from retention_pipeline.model.people import Job, Permission
@@ -16,7 +17,9 @@ from retention_pipeline.postgres import approvals, holds
 @click.option("--reason", help="Why, for the record.")
 @pass_call
 def archive(call: Call, instance: str, apply: bool, reason: str | None) -> None:
-    """Archive one instance now. Its period must be over; a legal hold does not stop it, it is bound to the archive.
+    """Archive one instance now; a preflight without --apply.
+
+    Its period must be over. A legal hold does not stop it: the hold is bound to the archive.
 
     \b
     Examples:
@@ -38,7 +41,16 @@ def archive(call: Call, instance: str, apply: bool, reason: str | None) -> None:
                 reason=reason or "archive --apply",
             )
             approval = approvals.approve(cursor, tenant, request).id
-    result = call.app.archive_one(tenant, known, run=call.correlation, apply=apply, approval=approval)
+    try:
+        result = call.app.archive_one(tenant, known, run=call.correlation, apply=apply, approval=approval)
+    except UsageFault as error:
+        if error.code is not Code.INSTANCE_UNKNOWN:
+            raise
+        raise Refused(
+            Code.INSTANCE_UNKNOWN,
+            "This instance is archived already, and gone from the source.",
+            remedy="`retention inspect` lists its archive.",
+        ) from None
     call.emit(
         {
             "tenant": call.tenant.alias,

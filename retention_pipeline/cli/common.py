@@ -105,7 +105,7 @@ class Call:
 class _Instant(click.ParamType[datetime]):
     """An instant with its offset; one without is no instant."""
 
-    name = "instant"
+    name = "instant with an offset, such as 2027-01-01T00:00:00Z"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
         """Read ISO 8601 with an offset."""

@@ -64,6 +64,8 @@ def _expected(error: click.BadParameter) -> str:
     kind = error.param.type if error.param else None
     if isinstance(kind, click.Choice):
         return f": it is one of {', '.join(map(str, kind.choices))}"
+    if isinstance(kind, click.IntRange | click.FloatRange):
+        return f": it is a number from {kind.min} to {kind.max}"
     return f": it is no {kind.name}" if kind else ""
 
 

@@ -1,8 +1,13 @@
 """`retention inspect`: a tenant's archives, or what is in one of them, without its data (SPEC A17)."""
 
+import uuid
+from collections.abc import Mapping, Sequence
+
 import click
+from rich.text import Text
 
 from retention_pipeline.cli.common import Call, pass_call, table
+from retention_pipeline.errors import Code, Refused
 from retention_pipeline.model.ids import AttemptId
 from retention_pipeline.model.people import Permission
 
@@ -11,7 +16,9 @@ from retention_pipeline.model.people import Permission
 @click.argument("archive", metavar="[ARCHIVE]", required=False)
 @pass_call
 def inspect(call: Call, archive: str | None) -> None:
-    """List a tenant's newest archives; or open one, prove it, and count its rows by table.
+    """List a tenant's archives, or look into one.
+
+    The list has the newest thousand. One that is named is opened and proven, and its rows are counted by table.
 
     \b
     Examples:
@@ -25,10 +32,9 @@ def inspect(call: Call, archive: str | None) -> None:
             {"archive": a.id, "instance": a.instance, "epoch": a.epoch, "state": a.state, "bytes": a.size}
             for a in call.app.archives(tenant)
         ]
-        names = ("archive", "instance", "epoch", "state", "bytes")
-        call.emit({"archives": found}, table(names, [[row[name] for name in names] for row in found]))
+        call.emit({"archives": found}, _listed(("archive", "instance", "epoch", "state", "bytes"), found))
         return
-    attempt, manifest = call.app.open_archive(tenant, AttemptId(archive))
+    attempt, manifest = call.app.open_archive(tenant, archive_id(archive))
     counts = {part.name: len(part.rows) for part in manifest.tables}
     call.emit(
         {
@@ -46,3 +52,23 @@ def inspect(call: Call, archive: str | None) -> None:
             [("(opened and proven just now)", ""), *counts.items(), ("all", sum(counts.values()))],
         ),
     )
+
+
+def archive_id(text: str) -> AttemptId:
+    """An archive's id, or `Refused(ARCHIVE_UNKNOWN)`."""
+    try:
+        return AttemptId(str(uuid.UUID(text)))
+    except ValueError:
+        raise Refused(
+            Code.ARCHIVE_UNKNOWN, "This is no archive's id.", remedy="`retention inspect` lists the tenant's archives."
+        ) from None
+
+
+def _listed(names: Sequence[str], found: Sequence[Mapping[str, object]]) -> Text:
+    """Lines that a narrow terminal wraps rather than cuts: an id that lost its end is of no use."""
+    if not found:
+        return Text("No archives.")
+    cells = [names, *([str(row[name]) for name in names] for row in found)]
+    widths = [max(len(line[column]) for line in cells) for column in range(len(names))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
+    return Text("\n".join(lines))

@@ -13,7 +13,10 @@ from retention_pipeline.model.people import Permission
 
 @click.command()
 @click.option(
-    "--as-of", type=instant, help="Look as of this instant (ISO 8601 with offset); the database's now by default."
+    "--as-of",
+    type=instant,
+    metavar="INSTANT",
+    help="Look as of this instant (ISO 8601 with offset); the database's now by default.",
 )
 @pass_call
 def inventory(call: Call, as_of: datetime | None) -> None:

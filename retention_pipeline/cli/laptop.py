@@ -10,9 +10,10 @@ from retention_pipeline.settings import Settings
 @click.command()
 @pass_call
 def demo(call: Call) -> None:
-    """Start afresh: archive, verify and delete a sample through Dagster, restore one, and count the proof.
+    """Start afresh, and do the whole job on a sample.
 
-    Writes demo.json into the product's home, and leaves a history that `retention dev` opens.
+    Archives, verifies and deletes through Dagster, restores one, and counts the proof. Writes demo.json into the
+    product's home, and leaves a history that `retention dev` opens.
 
     \b
     Example:
@@ -30,7 +31,9 @@ def demo(call: Call) -> None:
 @click.option("--read-only", is_flag=True, help="Open the UI for looking alone: nothing can be launched.")
 @pass_call
 def dev(call: Call, port: int, read_only: bool) -> None:
-    """Open PostgreSQL, S3, the Dagster UI and its daemon together; Ctrl-C stops them together.
+    """Open the Dagster UI with servers of its own.
+
+    PostgreSQL, S3, the UI and its daemon start together; Ctrl-C stops them together.
 
     \b
     Examples:

@@ -15,6 +15,23 @@ from retention_pipeline.stages.reconcile import Bounds, RunResult
 
 APPROVAL_LASTS = timedelta(hours=1)
 
+_ACKNOWLEDGE = "Look at these numbers; if they are right, `retention reconcile --acknowledge --reason …`."
+_WAYS_ON: dict[str, str] = {
+    Code.PROFILE_UNKNOWN: "Give the tenant an archive profile: `retention profile set`.",
+    Code.PROFILE_NOT_READY: "Try the archive store: `retention profile readiness`.",
+    Code.PREFLIGHT_UNACKNOWLEDGED: _ACKNOWLEDGE,
+    Code.MISSING_EPOCHS_UNACKNOWLEDGED: _ACKNOWLEDGE,
+    Code.BLOCKERS_UNACKNOWLEDGED: _ACKNOWLEDGE,
+    Code.BRAKE: _ACKNOWLEDGE,
+}
+_WORDS = {
+    "preflight": "nothing was changed",
+    "exhausted": "nothing is left that may go",
+    "batch_bound": "the bound of batches was reached",
+    "approval_bound": "the approval's bound was reached",
+    "time_bound": "the time was over",
+}
+
 
 @click.command()
 @click.option("--apply", is_flag=True, help="Archive, verify and delete what is eligible; makes a single-use approval.")
@@ -31,9 +48,9 @@ APPROVAL_LASTS = timedelta(hours=1)
 def reconcile(
     call: Call, apply: bool, acknowledge: bool, reason: str | None, batches: int, batch: int, seconds: float
 ) -> None:
-    """Look what is eligible; with --apply, archive it, prove each archive, and delete its source.
+    """Look what may go; with --apply, archive and delete it.
 
-    Without --apply nothing changes in the source or the archive store.
+    Each archive is proven before its source goes. Without --apply nothing changes in the source or the archive store.
 
     \b
     Examples:
@@ -46,10 +63,7 @@ def reconcile(
     if acknowledge and not (reason and reason.strip()):
         raise UsageFault(Code.USAGE, "An acknowledgement needs a reason.", remedy="Give one with --reason.")
     bounds = Bounds(batches=batches, batch=batch, seconds=seconds)
-    if acknowledge:
-        looked = call.app.reconcile(tenant, run=call.correlation, bounds=bounds)
-        with call.app.operator().transaction(tenant) as cursor:
-            approvals.acknowledge(cursor, tenant, str(reason), looked.preflight)
+    accepted = _acknowledge(call, str(reason), bounds) if acknowledge else None
     approval = None
     if apply:
         request = ApprovalRequest(
@@ -62,15 +76,23 @@ def reconcile(
         )
         with call.app.operator().transaction(tenant) as cursor:
             approval = approvals.approve(cursor, tenant, request).id
-    with call.progress("archive, verify, delete") as progress:
+    with call.progress("archive, verify, delete" if apply else "look") as progress:
         result = call.app.reconcile(
             tenant, run=call.correlation, apply=apply, approval=approval, bounds=bounds, progress=progress
         )
-    call.emit(as_json(result, acknowledged=acknowledge), shown(result, acknowledged=acknowledge))
+    call.emit(as_json(result, accepted), shown(result, accepted))
     call.finish(result.report.outcome)
 
 
-def as_json(result: RunResult, *, acknowledged: bool) -> dict[str, object]:
+def _acknowledge(call: Call, reason: str, bounds: Bounds) -> str:
+    """Accept the numbers of a preflight of its own, and give its id; the run that follows looks again."""
+    looked = call.app.reconcile(call.tenant.id, run=call.correlation, bounds=bounds)
+    with call.app.operator().transaction(call.tenant.id) as cursor:
+        approvals.acknowledge(cursor, call.tenant.id, reason, looked.preflight)
+    return looked.preflight
+
+
+def as_json(result: RunResult, accepted: str | None) -> dict[str, object]:
     """The run for programs."""
     report = result.report
     return {
@@ -79,10 +101,13 @@ def as_json(result: RunResult, *, acknowledged: bool) -> dict[str, object]:
         "outcome": report.outcome,
         "reason": report.reason,
         "preflight": result.preflight,
-        "acknowledged": acknowledged,
+        "acknowledged": accepted is not None,
+        "acknowledged_preflight": accepted,
         "eligible": result.inventory.eligible,
         "dispositions": result.inventory.dispositions,
-        "stop_signals": [{"code": s.code, "sentence": s.sentence} for s in result.signals],
+        "stop_signals": [
+            {"code": s.code, "sentence": s.sentence, "remedy": _WAYS_ON.get(s.code)} for s in result.signals
+        ],
         "archived": report.counts.archived,
         "verified": report.counts.verified,
         "deleted": report.counts.deleted,
@@ -98,7 +123,7 @@ def as_json(result: RunResult, *, acknowledged: bool) -> dict[str, object]:
     }
 
 
-def shown(result: RunResult, *, acknowledged: bool) -> Group:
+def shown(result: RunResult, accepted: str | None) -> Group:
     """The run for people: how it ended, why, and what is left."""
     report = result.report
     numbers = [
@@ -111,9 +136,14 @@ def shown(result: RunResult, *, acknowledged: bool) -> Group:
         ("oldest overdue", _days(report.oldest_overdue_seconds)),
         ("where the time went", ", ".join(f"{name} {spent:.1f} s" for name, spent in report.seconds.items())),
     ]
-    notes = [Text(f"Preflight {result.preflight}{' was acknowledged' if acknowledged else ''}.")]
-    notes += [Text(f"Stop: {signal.code}: {signal.sentence}") for signal in result.signals]
-    return Group(Text(f"{report.outcome}: {report.reason}", style="bold"), table(("", ""), numbers), *notes)
+    facts = table(("", ""), numbers)
+    facts.show_header = False
+    notes = [Text(f"Preflight {accepted or result.preflight}{' was acknowledged' if accepted else ''}.")]
+    for signal in result.signals:
+        notes.append(Text(f"An apply stops here: {signal.code}: {signal.sentence}"))
+        notes.append(Text(f"  {_WAYS_ON[signal.code]}" if signal.code in _WAYS_ON else ""))
+    why = _WORDS.get(report.reason, report.reason)
+    return Group(Text(f"{report.outcome.replace('_', ' ')}: {why}", style="bold"), facts, *notes)
 
 
 def _days(seconds: float | None) -> str:

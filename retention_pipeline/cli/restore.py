@@ -4,11 +4,11 @@ from pathlib import Path
 
 import click
 
-from retention_pipeline.cli.common import Call, pass_call
+from retention_pipeline.cli.common import Call, lines, pass_call
+from retention_pipeline.cli.inspect import archive_id
 from retention_pipeline.cli.reconcile import APPROVAL_LASTS
 from retention_pipeline.errors import Code, UsageFault
 from retention_pipeline.governance.approval import ApprovalRequest, Kind
-from retention_pipeline.model.ids import AttemptId
 from retention_pipeline.model.outcome import Outcome
 from retention_pipeline.model.people import Job, Permission
 from retention_pipeline.postgres import approvals
@@ -24,9 +24,9 @@ from retention_pipeline.postgres import approvals
 @click.option("--reason", help="Why, for the record.")
 @pass_call
 def restore(call: Call, archive: str, path: Path | None, into_database: bool, apply: bool, reason: str | None) -> None:
-    """Open an archive again: verified first, then written to a file that only you may read, or put back.
+    """Open an archive again, into a file or the database.
 
-    A restored instance is not due again for 30 days.
+    It is verified first. The file is new, and only you may read it. An instance that was put back is not due again for 30 days.
 
     \b
     Examples:
@@ -39,19 +39,25 @@ def restore(call: Call, archive: str, path: Path | None, into_database: bool, ap
         raise UsageFault(
             Code.USAGE, "Where to is not said, or said twice.", remedy="Give --to FILE or --into-database."
         )
-    tenant, wanted = call.tenant.id, AttemptId(archive)
+    tenant, wanted = call.tenant.id, archive_id(archive)
     if path is not None:
+        if apply:
+            raise UsageFault(Code.USAGE, "--apply belongs to --into-database.", remedy="Leave it out with --to.")
+        if not path.absolute().parent.is_dir():
+            raise UsageFault(Code.USAGE, "There is no such folder to write to.", remedy="Make it first.")
         call.app.restore_to_file(tenant, wanted, path)
         call.emit({"archive": wanted, "outcome": Outcome.COMPLETED, "written": True})
         return
     attempt, manifest = call.app.open_archive(tenant, wanted)
     if not apply:
-        obstacles = call.app.restorer().obstacles(tenant, manifest)
+        back = call.app.restorer().is_back(tenant, attempt.id, manifest)
+        obstacles = () if back else call.app.restorer().obstacles(tenant, manifest)
         call.emit(
             {
                 "archive": attempt.id,
                 "instance": attempt.instance,
                 "outcome": Outcome.PREFLIGHT,
+                "already_there": back,
                 "rows": sum(len(part.rows) for part in manifest.tables),
                 "obstacles": [f"{o.table}: {o.sentence}" for o in obstacles],
             }
@@ -68,13 +74,11 @@ def restore(call: Call, archive: str, path: Path | None, into_database: bool, ap
     with call.app.operator().transaction(tenant) as cursor:
         approval = approvals.approve(cursor, tenant, request).id
     done = call.app.restore_into_database(tenant, attempt.id, approval=approval, run=call.correlation)
-    call.emit(
-        {
-            "archive": done.archive,
-            "instance": done.instance,
-            "outcome": Outcome.COMPLETED,
-            "identical": done.identical,
-            "already_there": done.already,
-            "rows": done.rows_by_table,
-        }
-    )
+    told = {
+        "archive": done.archive,
+        "instance": done.instance,
+        "outcome": Outcome.COMPLETED,
+        "identical": done.identical,
+        "already_there": done.already,
+    }
+    call.emit({**told, "rows": done.rows_by_table}, lines({**told, "rows": sum(done.rows_by_table.values())}))

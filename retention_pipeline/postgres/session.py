@@ -220,7 +220,7 @@ def translate(error: psycopg.Error) -> RetentionError:
             f"The database gave up waiting or working (SQLSTATE {state}).",
             remedy="Nothing of this transaction stays; try again, or look for long transactions.",
         )
-    if state in {"28P01", "28000"}:
+    if state in {"28P01", "28000"} or (not state and _login_was_refused(error)):
         return Refused(
             Code.DATABASE_REFUSED, "The database refused the login.", remedy="Check the login's URL and password."
         )
@@ -251,3 +251,11 @@ def translate(error: psycopg.Error) -> RetentionError:
     return RetentionError(
         Code.INTERNAL, f"The database raised SQLSTATE {state}.", remedy="Report this; the transaction was rolled back."
     )
+
+
+def _login_was_refused(error: psycopg.Error) -> bool:
+    """Whether a server asked for the password and then refused; for a failed login the library keeps no SQLSTATE."""
+    connection = error.pgconn
+    if connection is None or not connection.used_password:
+        return False
+    return not any(words in connection.error_message for words in (b"connection slots", b"too many connections"))
