@@ -20,6 +20,12 @@ _COLUMNS = """a.id::text, a.instance_id, a.epoch, a.state, a.fence, a.object_key
   a.manifest_digest, a.key_id, a.profile_generation, a.archive_retention_days, a.rows_by_table,
   coalesce(a.verified_at > clock_timestamp() - interval '50 minutes', false), a.intended_at, a.tenant_id"""
 
+_FREE = sql.SQL(
+    "SELECT id FROM unnest(%(instances)s::text[]) AS n (id)"
+    " WHERE pg_try_advisory_xact_lock(retention.instance_lock(%(tenant)s::text, id))"
+)
+"""Instances that nobody deletes, archives or holds right now: what follows sees all that was committed before."""
+
 _INTEND = sql.SQL("""
 INSERT INTO retention.attempts (id, tenant_id, instance_id, epoch, epoch_at, state, approval_id, job, run, holder, leased_until,
   profile_generation, archive_retention_days, key_id, object_key, object_size, object_sha256, plaintext_size,
@@ -105,6 +111,11 @@ def intend(
     manifest_format: str,
 ) -> set[AttemptId]:
     """Record what will be written before it is written (A5); an instance that another worker has, or took, is left to it."""
+    free = {
+        row[0]
+        for row in rows(cursor, _FREE, {"tenant": tenant, "instances": [i.candidate.instance for i in intentions]})
+    }
+    intentions = [i for i in intentions if i.candidate.instance in free]
     columns: dict[str, list[Any]] = {
         "ids": [i.id for i in intentions],
         "instances": [i.candidate.instance for i in intentions],
