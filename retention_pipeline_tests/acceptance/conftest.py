@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -289,3 +290,24 @@ def office(installation: Installation) -> Iterator[Office]:
     with dg.DagsterInstance.ephemeral() as instance:
         instance.add_dynamic_partitions(str(TENANTS.name), [str(t.id) for t in TENANTS_OF_THE_SAMPLE])
         yield Office(installation=installation, instance=instance)
+
+
+@pytest.fixture
+def dagster_home(installation: "Installation", monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Dagster's home with the file that ships."""
+    folder = installation.home / "dagster"
+    folder.mkdir()
+    shutil.copyfile(ROOT / "dagster.yaml", folder / "dagster.yaml")
+    monkeypatch.setenv("DAGSTER_HOME", str(folder))
+    return folder
+
+
+@pytest.fixture
+def history_url(seed: Seed) -> Iterator[str]:
+    """An empty database for Dagster alone."""
+    name = f"history_{secrets.token_hex(4)}"
+    superuser = seed.server.superuser_url()
+    provision.make_logins(superuser, {"keeper": "another throw-away password"}, "platform_owner")
+    provision.make_database(superuser, name, "keeper")
+    yield seed.server.url("keeper", "another throw-away password", name)
+    provision.drop_database(superuser, name)

@@ -1,7 +1,5 @@
 """Where the run history lives: files on a laptop, PostgreSQL where it is named, never files in production (SPEC D6)."""
 
-import secrets
-import shutil
 from contextlib import contextmanager
 
 import dagster as dg
@@ -13,29 +11,7 @@ from dagster_postgres import PostgresEventLogStorage
 from retention_pipeline.defs.instance import RetentionStorage
 from retention_pipeline.defs.partitions import TENANTS
 from retention_pipeline.errors import UsageFault
-from retention_pipeline.postgres import provision
-from retention_pipeline_tests.acceptance.conftest import AURORA, ROOT, Office
-
-
-@pytest.fixture
-def dagster_home(installation, monkeypatch):
-    """Dagster's home with the file that ships."""
-    folder = installation.home / "dagster"
-    folder.mkdir()
-    shutil.copyfile(ROOT / "dagster.yaml", folder / "dagster.yaml")
-    monkeypatch.setenv("DAGSTER_HOME", str(folder))
-    return folder
-
-
-@pytest.fixture
-def history(seed):
-    """An empty database for Dagster alone."""
-    name = f"history_{secrets.token_hex(4)}"
-    superuser = seed.server.superuser_url()
-    provision.make_logins(superuser, {"keeper": "another throw-away password"}, "platform_owner")
-    provision.make_database(superuser, name, "keeper")
-    yield seed.server.url("keeper", "another throw-away password", name)
-    provision.drop_database(superuser, name)
+from retention_pipeline_tests.acceptance.conftest import AURORA, Office
 
 
 @contextmanager
@@ -53,8 +29,8 @@ def test_without_a_database_the_history_is_in_the_home(installation, dagster_hom
     assert list(dagster_home.rglob("*.db"))
 
 
-def test_with_a_database_the_history_is_there(installation, dagster_home, history):
-    installation.configure(RETENTION_DAGSTER_STORAGE_URL=history)
+def test_with_a_database_the_history_is_there(installation, dagster_home, history_url):
+    installation.configure(RETENTION_DAGSTER_STORAGE_URL=history_url)
     with opened() as instance:
         assert isinstance(instance.event_log_storage, PostgresEventLogStorage)
         # Under SQLAlchemy 2.1 a bare postgresql:// means a driver that Dagster's notifications can't use.
@@ -70,8 +46,8 @@ def test_production_without_a_database_is_refused_by_the_name_of_the_setting(ins
         pass
 
 
-def test_production_with_a_database_is_well(installation, dagster_home, history):
-    installation.configure(RETENTION_ENVIRONMENT="production", RETENTION_DAGSTER_STORAGE_URL=history)
+def test_production_with_a_database_is_well(installation, dagster_home, history_url):
+    installation.configure(RETENTION_ENVIRONMENT="production", RETENTION_DAGSTER_STORAGE_URL=history_url)
     with opened() as instance:
         assert isinstance(instance.event_log_storage, PostgresEventLogStorage)
 

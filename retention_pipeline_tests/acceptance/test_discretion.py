@@ -1,24 +1,20 @@
 """Nothing that must stay inside is shown: not by the command line, Dagster, events or logs, and least of all by errors (SPEC A16)."""
 
-import shutil
+from contextlib import contextmanager
 
 import dagster as dg
-import pytest
 
+from retention_pipeline import clock
 from retention_pipeline.defs.partitions import TENANTS
-from retention_pipeline_tests.acceptance.conftest import AURORA, BOREALIS, CASCADE, ROOT, TENANTS_OF_THE_SAMPLE, Office
-from retention_pipeline_tests.acceptance.discretion import events, files, forbidden, sightings
+from retention_pipeline_tests.acceptance.conftest import AURORA, BOREALIS, CASCADE, TENANTS_OF_THE_SAMPLE, Office
+from retention_pipeline_tests.acceptance.discretion import events, files, forbidden, history, sightings
 
 MARKER = "MARKER-OF-A-PAYLOAD"
 
 
-@pytest.fixture
-def history(installation, monkeypatch):
-    """A Dagster instance as it ships, with its history and compute logs in files."""
-    folder = installation.home / "dagster"
-    folder.mkdir()
-    shutil.copyfile(ROOT / "dagster.yaml", folder / "dagster.yaml")
-    monkeypatch.setenv("DAGSTER_HOME", str(folder))
+@contextmanager
+def opened(installation):
+    """A Dagster instance as it ships."""
     with dg.DagsterInstance.get() as instance:
         instance.add_dynamic_partitions(str(TENANTS.name), [str(tenant.id) for tenant in TENANTS_OF_THE_SAMPLE])
         yield Office(installation=installation, instance=instance)
@@ -97,13 +93,13 @@ def everything_that_fails(installation, office, s3, bucket):
         AURORA.id,
     )
     say_ready(installation, AURORA)
-    result = apply(office, AURORA)
+    result = apply(office, AURORA, batches=1, batch=1)
     assert "WORKFLOW_ARCHIVE_STORE_UNAVAILABLE" in office.why(result)
     [archive, *_] = [entry["archive"] for entry in installation.done("inspect")["archives"]]
     both(installation, "profile", "readiness")
     both(installation, "inspect", archive)
     both(installation, "restore", archive, "--to", str(installation.home / "restored.json"))
-    both(installation, "reconcile", "--apply", "--reason", "try")
+    both(installation, "reconcile", "--apply", "--reason", "try", "--batches", "1", "--batch", "1")
     # a store that nobody approved any more
     installation.done("egress", "remove", gone, "--reason", "gone", tenant=None)
     assert not apply(office, AURORA).success
@@ -129,11 +125,16 @@ def both(installation, *words, **how):
     assert installation.call(*words, as_json=False, **how).code != 0
 
 
-def test_nothing_that_must_stay_inside_is_shown(installation, history, s3, make_bucket, capfd):
+def test_nothing_that_must_stay_inside_is_shown(
+    installation, dagster_home, history_url, s3, make_bucket, capfd, monkeypatch
+):
+    monkeypatch.setattr(clock, "sleep", lambda _: None)  # a store that is down is asked again, without the pauses
     mark_payloads(installation)
-    bucket = everything_that_goes_well(installation, history, s3, make_bucket)
-    words = forbidden(installation.database.superuser_url, installation.home)
-    everything_that_fails(installation, history, s3, bucket)
+    installation.configure(RETENTION_DAGSTER_STORAGE_URL=history_url)
+    with opened(installation) as office:
+        bucket = everything_that_goes_well(installation, office, s3, make_bucket)
+        words = forbidden(installation.database.superuser_url, installation.home)
+        everything_that_fails(installation, office, s3, bucket)
     for kind, more in forbidden(installation.database.superuser_url, installation.home).items():
         words.setdefault(kind, set()).update(more)
     words["payload"] = {MARKER}
@@ -146,14 +147,15 @@ def test_nothing_that_must_stay_inside_is_shown(installation, history, s3, make_
     shown = [entry for entry in installation.transcript if entry[0].split()[0] not in {"secret", "egress"}]
     assert len(shown) > 40
     texts = [*shown, ("captured", "\n".join(capfd.readouterr())), *events(installation.database.superuser_url)]
-    texts += files(installation.home / "dagster")
+    texts += [*history(history_url), *files(dagster_home)]
     assert sightings(texts, words) == []
 
 
-def test_the_scan_sees_what_it_looks_for(installation, history):
+def test_the_scan_sees_what_it_looks_for(installation, dagster_home):
     """Else its silence would mean nothing."""
-    history.run(AURORA)
-    texts = list(files(installation.home / "dagster"))
+    with opened(installation) as office:
+        office.run(AURORA)
+    texts = list(files(dagster_home))
     assert sightings(texts, {"a partition": {str(AURORA.id)}, "an asset": {"inventory"}, "absent": {"is-not-there"}})
     assert {where.split(": ")[1] for where in sightings(texts, {"x": {str(AURORA.id)}, "y": {"nowhere-at-all"}})} == {
         "x"
