@@ -4,6 +4,7 @@ A table's content of one instance is one JSON array `[rows, hash of key and xmin
 value is text as PostgreSQL prints it under pinned settings (lossless, DESIGN section 5). The swap deletes with the same hash.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from psycopg import sql
@@ -57,9 +58,15 @@ class ContentStatements:
     shape: SourceShape
 
     def sizes(self) -> sql.Composed:
-        """About how many bytes each instance's archive will have in clear; nothing large is read to say so."""
-        parts = [self._size(place) for place in places(self.dataset)]
-        return self._per_instance(sql.SQL("({})::bigint").format(sql.SQL(" + ").join(parts)))
+        """About how many bytes each instance's archive will have in clear, and how many it has at least.
+
+        Nothing large is read to say so. The first number packs batches; only the second may refuse an instance unread.
+        """
+        guesses = [self._size(place, map(_size_of, self.shape.columns(place.table))) for place in places(self.dataset)]
+        floors = [self._size(place, map(_size_at_least, self._surely_kept(place))) for place in places(self.dataset)]
+        return self._per_instance(
+            names.comma(sql.SQL("({})::bigint").format(sql.SQL(" + ").join(parts)) for parts in (guesses, floors))
+        )
 
     def rows(self) -> sql.Composed:
         """Each instance with one JSON text for each place, in the order of `places`."""
@@ -223,18 +230,40 @@ class ContentStatements:
         if ephemeral is None or column.name not in {ephemeral.payload, *ephemeral.mirrors}:
             return plain
         return sql.SQL("CASE WHEN {} THEN {} ELSE {} END").format(
-            is_ephemeral(names.column("t", ephemeral.payload)), sql.Literal(EPHEMERAL_MARKER), plain
+            is_ephemeral(names.column("t", ephemeral.payload), self.shape.type_of(place.table, ephemeral.payload)),
+            sql.Literal(EPHEMERAL_MARKER),
+            plain,
         )
 
-    def _size(self, place: Place) -> sql.Composed:
-        per_row = sql.SQL(" + ").join(_size_of(column) for column in self.shape.columns(place.table))
-        return sql.SQL("(SELECT coalesce(sum({}), 0) {})").format(per_row, self._from(place))
+    def _size(self, place: Place, measures: Iterable[sql.Composed]) -> sql.Composed:
+        return sql.SQL("(SELECT coalesce(sum({}), 0) {})").format(
+            sql.SQL(" + ").join([sql.SQL("0"), *measures]), self._from(place)
+        )
+
+    def _surely_kept(self, place: Place) -> list[SourceColumn]:
+        """The columns in whose stead no marker ever stands."""
+        ephemeral = place.related.ephemeral if isinstance(place.related, Evidence) else None
+        replaced = {ephemeral.payload, *ephemeral.mirrors} if ephemeral else set()
+        return [column for column in self.shape.columns(place.table) if column.name not in replaced]
 
 
-def is_ephemeral(payload: sql.Composable) -> sql.Composed:
-    """Whether a payload says of itself that it is short-lived, expired or not (A1); a text that mentions it is not."""
-    return sql.SQL("(jsonb_typeof({p}::jsonb) = 'object' AND {p}::jsonb ->> 'mode' = {mode}) IS TRUE").format(
-        p=payload, mode=sql.Literal(EPHEMERAL_MODE)
+def is_ephemeral(payload: sql.Composable, kind: str) -> sql.Composed:
+    r"""Whether a payload says of itself that it is short-lived, expired or not (A1); a text that mentions it is not.
+
+    Args:
+        payload: the column.
+        kind: its type. `json` keeps escapes that `jsonb` and `->>` refuse, `\u0000` and half surrogates: they are left out
+            before the mode is read, or one such payload would fail the whole batch. A doubled backslash begins no escape.
+    """
+    if kind == "jsonb":
+        typeof, value = sql.SQL("jsonb_typeof"), sql.SQL("{}").format(payload)
+    else:
+        typeof = sql.SQL("json_typeof")
+        value = sql.SQL("regexp_replace({}::text, {}, {}, 'g')::json").format(
+            payload, sql.Literal(r"\\u(?:0000|[dD][89a-fA-F][0-9a-fA-F]{2})|(\\.)"), sql.Literal(r"\1")
+        )
+    return sql.SQL("({typeof}({value}) = 'object' AND {value} ->> 'mode' = {mode}) IS TRUE").format(
+        typeof=typeof, value=value, mode=sql.Literal(EPHEMERAL_MODE)
     )
 
 
@@ -257,3 +286,13 @@ def _size_of(column: SourceColumn) -> sql.Composed:
     return sql.SQL(
         "CASE WHEN pg_column_size({n}) > 2000 THEN octet_length({n}::text) ELSE coalesce(pg_column_size({n}), 0) * 3 + 8 END"
     ).format(n=name)
+
+
+def _size_at_least(column: SourceColumn) -> sql.Composed:
+    """What a value surely takes: of the large ones the length itself, of the others nothing."""
+    name = names.column("t", column.name)
+    if column.type in {"text", "character varying"} or column.type.startswith("character varying("):
+        return sql.SQL("coalesce(octet_length({}), 0)").format(name)
+    if column.type == "bytea":
+        return sql.SQL("coalesce(octet_length({}), 0) * 2").format(name)
+    return sql.SQL("CASE WHEN pg_column_size({n}) > 2000 THEN octet_length({n}::text) ELSE 0 END").format(n=name)

@@ -2,10 +2,12 @@
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
+import psycopg
+from psycopg import sql
 
 from retention_pipeline.catalog.loader import Catalog
 from retention_pipeline.errors import Code, Refused
@@ -14,11 +16,12 @@ from retention_pipeline.model.decision import Facts, decide
 from retention_pipeline.model.ids import InstanceId, TenantId
 from retention_pipeline.postgres.content import EMPTY_HASH, ContentStatements, places
 from retention_pipeline.postgres.facts import FactStatements
-from retention_pipeline.postgres.session import Cursor, one, rows
+from retention_pipeline.postgres.session import Cursor, one
 from retention_pipeline.postgres.shape import SourceShape, read_shape, tables_of
 
 BATCH_BYTES = 32 << 20
 PLAINTEXT_LIMIT = 512 << 20
+SLOW_ENOUGH = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +37,8 @@ class Exporter:
     ) -> Iterator[Export | Rejected]:
         """Give each candidate's export, or why there is none; `cursor` is in a read-only snapshot.
 
-        Candidates that are no longer due, or were changed, are left out without a word: they are not failures.
+        Candidates that went, or have another epoch by now, are left out without a word: they are not failures. One that is
+        protected by now is named: the refusal goes on record (F5).
         """
         require_shape(cursor, self.catalog, self.shape)
         parameters = {"tenant": tenant, "ids": [c.instance for c in candidates], "as_of": as_of}
@@ -42,16 +46,21 @@ class Exporter:
         yield from rejected
         content = ContentStatements(dataset=self.catalog.instances, shape=self.shape)
         stamp = one(cursor.execute("SELECT now()::text, current_setting('server_version')"))
-        sizes: dict[str, int] = dict(rows(cursor, content.sizes(), {**parameters, "ids": list(usable)}))
-        too_large = [instance for instance, size in sizes.items() if size > PLAINTEXT_LIMIT]
-        for instance in too_large:
-            yield Rejected(instance=InstanceId(instance), code=Code.PLAINTEXT_LIMIT_EXCEEDED)
-        kept = {instance: size for instance, size in sizes.items() if instance not in set(too_large)}
-        statement = content.rows()
+        reading = _Reading(cursor=cursor, parameters=parameters)
+        kept: dict[str, int] = {}
+        for size in reading.rows(content.sizes(), list(usable)):
+            if isinstance(size, Rejected):
+                yield size
+            elif size[2] > PLAINTEXT_LIMIT:
+                yield Rejected(instance=InstanceId(size[0]), code=Code.PLAINTEXT_LIMIT_EXCEEDED)
+            else:
+                kept[size[0]] = size[1]
         for batch in _by_bytes(kept):
-            cursor.execute(statement, {**parameters, "ids": batch})
-            for row in cursor:
-                yield self._assemble(tenant, usable[row[0]], row[1:], stamp)
+            for row in reading.rows(content.rows(), batch):
+                if isinstance(row, Rejected):
+                    yield row
+                else:
+                    yield self._assemble(tenant, usable[row[0]], row[1:], stamp)
 
     def _still_eligible(
         self, cursor: Cursor, candidates: Sequence[Candidate], parameters: dict[str, Any]
@@ -64,7 +73,9 @@ class Exporter:
             candidate = by_id[row.instance]
             if row.facts.foreign:
                 rejected.append(Rejected(instance=row.instance, code=Code.FOREIGN_ROW))
-            elif row.may_go(held_too=self.held_too) and row.epoch == candidate.epoch:
+            elif not row.may_go(held_too=self.held_too):
+                rejected.append(Rejected(instance=row.instance, code=Code.NOT_ELIGIBLE))
+            elif row.epoch == candidate.epoch:
                 usable[row.instance] = candidate
         return usable, rejected
 
@@ -98,6 +109,49 @@ class Exporter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Reading:
+    """Reads many instances with one statement; where one of them makes it fail, the others are read without it (F7)."""
+
+    cursor: Cursor
+    parameters: dict[str, Any]
+    slow: list[str] = field(default_factory=list)
+
+    def rows(self, statement: sql.Composed, ids: list[str]) -> Iterator[Sequence[Any] | Rejected]:
+        """A row for each instance, or why there is none."""
+        if not ids:
+            return
+        # Another cursor holds the savepoint, so that this one's rows are not lost with its release.
+        control = self.cursor.connection
+        control.execute("SAVEPOINT reading")
+        try:
+            self.cursor.execute(statement, {**self.parameters, "ids": ids})
+        except psycopg.Error as error:
+            code = self._of_one_instance(error, ids)
+            if code is None:
+                raise
+            control.execute("ROLLBACK TO SAVEPOINT reading")
+            control.execute("RELEASE SAVEPOINT reading")
+            if len(ids) == 1:
+                yield Rejected(instance=InstanceId(ids[0]), code=code)
+                return
+            half = len(ids) // 2
+            yield from self.rows(statement, ids[:half])
+            yield from self.rows(statement, ids[half:])
+            return
+        control.execute("RELEASE SAVEPOINT reading")
+        yield from self.cursor
+
+    def _of_one_instance(self, error: psycopg.Error, ids: list[str]) -> Code | None:
+        state = error.sqlstate or ""
+        if state == "57014":  # took too long: of many it may be one; three single ones say that it is the database
+            self.slow.extend(ids if len(ids) == 1 else ())
+            return Code.DATABASE_TIMEOUT if len(self.slow) < SLOW_ENOUGH else None
+        if state.startswith("54"):
+            return Code.PLAINTEXT_LIMIT_EXCEEDED  # more than the server can put into one value
+        return Code.DATABASE_REFUSED if state.startswith(("22", "P0", "XX")) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceFacts:
     """Facts of one instance, with what names it."""
 
@@ -125,6 +179,7 @@ def digest_of(parts: Sequence[tuple[str, int, str]], shape: str = "") -> bytes:
     """One digest over tables: name, number of rows, hash. The swap computes the same from what it deletes.
 
     Args:
+        parts: each table's name, number of rows and hash.
         shape: of the tables when they were read. A column that is added with a default leaves every row version as it was,
             and yet an archive from before lacks its values (F19).
     """

@@ -186,7 +186,11 @@ class Chain:
                 if size >= CHUNK_BYTES:
                     full = True
                     break
-        self._reject(rejected)
+        # Protected by now, a hold for one: not a failure, but the refusal is on record, and it waits (F5).
+        protected = [r for r in rejected if r.code is Code.NOT_ELIGIBLE]
+        self.counts.skipped += len(protected)
+        self.world.records.reject(self.tenant, protected, run=self.run, actor=self.approval.actor)
+        self._reject([r for r in rejected if r.code is not Code.NOT_ELIGIBLE])
         return sealed, [c for c in waiting if c.instance not in reached] if full else []
 
     # -- writing ----------------------------------------------------------------------------------------------------
