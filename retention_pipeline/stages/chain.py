@@ -5,6 +5,7 @@
 - One instance's failure sets that instance aside (W10). A store that fails them all stops the run.
 """
 
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -24,7 +25,7 @@ from retention_pipeline.model.archive import (
     StoredObject,
     VerifiedObject,
 )
-from retention_pipeline.model.ids import AttemptId, InstanceId, ObjectVersion, TenantId
+from retention_pipeline.model.ids import AttemptId, InstanceId, ObjectKey, ObjectVersion, TenantId
 from retention_pipeline.model.outcome import Counts
 from retention_pipeline.model.people import Approval
 from retention_pipeline.model.ports import ObjectStore
@@ -258,7 +259,11 @@ class Chain:
             self._reject([Rejected(instance=attempt.instance, code=error.code, attempt=attempt.id)])
             return None
         except RetentionError as error:
-            raise StopRunError(error) from None
+            if attempt.profile_generation == self.profile.generation and not self._answers():
+                raise StopRunError(error) from None
+            # One object that can't be reached, or a store of an older profile: it waits, and stops nobody's new work (F7).
+            self._reject([Rejected(instance=attempt.instance, code=error.code, attempt=attempt.id)])
+            return None
         if version is None:
             self._retire(attempt.id, attempt.fence, attempt.instance, Code.OBJECT_MISSING, state=AttemptState.ABANDONED)
             return None
@@ -273,10 +278,8 @@ class Chain:
             return []
         with self._timed("verify"):
             proven: list[VerifiedObject] = []
-            failures: list[tuple[StoredObject, RetentionError]] = []
-            for generation in {s.profile_generation for s in stored}:
-                self._store(generation)  # opened here, before threads share it
-            for item, answer in self._each(self._prove, stored):
+            reachable, failures = self._reach(stored)
+            for item, answer in self._each(self._prove, reachable):
                 if isinstance(answer, RetentionError):
                     failures.append((item, answer))
                 else:
@@ -286,8 +289,24 @@ class Chain:
             for item, error in failures:
                 if isinstance(error, Integrity):
                     self._retire(item.attempt, item.fence, item.instance, error.code)
-            self._fail([(i.instance, e) for i, e in failures], succeeded=len(kept))
+            older = [(i, e) for i, e in failures if i.profile_generation != self.profile.generation]
+            self._reject([Rejected(instance=i.instance, code=e.code, attempt=i.attempt) for i, e in older])
+            newest = [(i.instance, e) for i, e in failures if i.profile_generation == self.profile.generation]
+            self._fail(newest, succeeded=len(kept))
         return [p for p in proven if p.stored.attempt in kept]
+
+    def _reach(
+        self, stored: Sequence[StoredObject]
+    ) -> tuple[list[StoredObject], list[tuple[StoredObject, RetentionError]]]:
+        """Open each generation's store, before threads share it; an older one that is closed by now fails its own objects."""
+        closed: dict[int, RetentionError] = {}
+        for generation in {s.profile_generation for s in stored}:
+            try:
+                self._store(generation)
+            except RetentionError as error:
+                closed[generation] = error
+        failures = [(s, closed[s.profile_generation]) for s in stored if s.profile_generation in closed]
+        return [s for s in stored if s.profile_generation not in closed], failures
 
     def _prove(self, stored: StoredObject) -> VerifiedObject:
         return verification.verify(
@@ -408,6 +427,14 @@ class Chain:
         self.world.records.retire(
             self.tenant, attempt, fence, instance, state=state, code=code, run=self.run, actor=self.approval.actor
         )
+
+    def _answers(self) -> bool:
+        """Whether the newest profile's store answers at all, asked for a key that nobody has."""
+        try:
+            self._store(self.profile.generation).versions(ObjectKey(f"none/{secrets.token_hex(16)}"))
+        except RetentionError:
+            return False
+        return True
 
     def _store(self, generation: int) -> ObjectStore:
         if generation not in self._stores:
