@@ -18,7 +18,7 @@ deletion then waits and removes the newer version. What the deletion returns is 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 import psycopg
@@ -40,8 +40,8 @@ from retention_pipeline.postgres.session import Cursor, rows
 from retention_pipeline.postgres.shape import SourceShape
 
 _LOCK_LIKE_A_HOLD = sql.SQL(
-    "SELECT pg_advisory_xact_lock(retention.instance_lock(%(tenant)s::text, id))"
-    " FROM (SELECT unnest(%(ids)s::text[]) AS id ORDER BY 1) AS ordered"
+    "SELECT id FROM (SELECT unnest(%(ids)s::text[]) AS id ORDER BY 1) AS ordered"
+    " WHERE pg_try_advisory_xact_lock(retention.instance_lock(%(tenant)s::text, id))"
 )
 _ATTEMPTS = sql.SQL("""
 SELECT a.instance_id, a.fingerprint, a.shared_digest FROM retention.attempts AS a
@@ -85,9 +85,14 @@ FROM unnest(%(attempts)s::uuid[], %(instances)s::text[], %(epochs)s::integer[], 
 
 
 _WAIT_BRIEFLY = sql.SQL("SET LOCAL lock_timeout = '250ms'")
+"""Once roots are locked, others may wait for us while we wait for them. We give way long before the server looks for a
+deadlock (after 1 s), so that none of the platform's own transactions is ever chosen to fail for our sake."""
 _WAITED = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected)
 _REFUSALS = (*_WAITED, psycopg.IntegrityError, psycopg.DataError, psycopg.errors.RaiseException)
 """What one instance's rows may raise, by a lock, a constraint or a trigger of the platform's, while all others could go."""
+
+
+_Id = TypeVar("_Id", bound=str)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +118,9 @@ class Swap:
         recorded = self._attempts(cursor, verified, locked, rejected)
         going = self._still_eligible(cursor, by_id, list(recorded), rejected)
         going = self._same_shared_rows(cursor, going, recorded, rejected)
+        require_shape(
+            cursor, self.catalog, self.shape
+        )  # again: by now every table was read, and no shape changes any more
         going = self._delete_unchanged(cursor, going, recorded, rejected)
         receipts = [
             DeletionReceipt(
@@ -147,13 +155,10 @@ class Swap:
             # Locked by somebody else: not a failure, its turn comes.
             rejected.update({i: Code.SOURCE_BUSY if i in present else Code.FOREIGN_DELETER for i in missing})  # W11
             rejected.update(self._receipted(cursor, [by_id[i] for i in missing - present]))
+        cursor.execute(_WAIT_BRIEFLY)
         locked = self._lock_parents(cursor, list(policies), rejected)
-        cursor.execute(_LOCK_LIKE_A_HOLD, self._parameters(locked))
-        cursor.execute(
-            sql.SQL("SELECT retention.lock_policies(%(tenant)s::text, %(ids)s::text[])"),
-            self._parameters(sorted({policies[i] for i in locked})),
-        )
-        return locked
+        locked = self._lock_like_a_hold(cursor, locked, rejected)
+        return self._lock_policies(cursor, {i: policies[i] for i in locked}, rejected)
 
     def _receipted(self, cursor: Cursor, gone: Sequence[StoredObject]) -> dict[InstanceId, Code]:
         """Which of the instances another worker deleted: with this very archive, after it took it over, or with its own."""
@@ -169,6 +174,31 @@ class Swap:
             InstanceId(instance): Code.LEASE_LOST if same else Code.ALREADY_ARCHIVED
             for instance, same in rows(cursor, _RECEIPTED, parameters)
         }
+
+    def _lock_like_a_hold(
+        self, cursor: Cursor, ids: list[InstanceId], rejected: dict[InstanceId, Code]
+    ) -> list[InstanceId]:
+        """Take the lock that a hold takes; where a hold is just being placed, the instance is left to it."""
+        free = {row[0] for row in rows(cursor, _LOCK_LIKE_A_HOLD, self._parameters(ids))}
+        rejected.update({i: Code.SOURCE_BUSY for i in ids if i not in free})
+        return [i for i in ids if i in free]
+
+    def _lock_policies(
+        self, cursor: Cursor, policies: dict[InstanceId, str], rejected: dict[InstanceId, Code]
+    ) -> list[InstanceId]:
+        """Hold still what carries the periods; where one is just being changed, its instances wait for the next run."""
+
+        def lock(keys: list[str]) -> list[str]:
+            cursor.execute(
+                sql.SQL("SELECT retention.lock_policies(%(tenant)s::text, %(ids)s::text[])"), self._parameters(keys)
+            )
+            return keys
+
+        lock([])  # the tenant's own period; while that is being changed, nobody goes, and the run says so
+        busy: dict[str, Code] = {}
+        free = set(self._by_halves(cursor, lock, sorted(set(policies.values())), busy))
+        rejected.update({i: busy[key] for i, key in policies.items() if key not in free})
+        return [i for i, key in policies.items() if key in free]
 
     def _lock_parents(
         self, cursor: Cursor, ids: list[InstanceId], rejected: dict[InstanceId, Code]
@@ -262,10 +292,10 @@ class Swap:
     def _by_halves(
         self,
         cursor: Cursor,
-        act: Callable[[list[InstanceId]], list[InstanceId]],
-        ids: list[InstanceId],
-        rejected: dict[InstanceId, Code],
-    ) -> list[InstanceId]:
+        act: Callable[[list[_Id]], list[_Id]],
+        ids: list[_Id],
+        rejected: dict[_Id, Code],
+    ) -> list[_Id]:
         """Act on all; where the database refuses one of them, try halves until it is found, so that 999 others go (F7)."""
         if not ids:
             return []
@@ -278,8 +308,6 @@ class Swap:
             if len(ids) == 1:
                 rejected[ids[0]] = _refused_by(error)
                 return []
-            if isinstance(error, _WAITED):
-                cursor.execute(_WAIT_BRIEFLY)  # it waited its full time once: no half waits that long again
             half = len(ids) // 2
             return [
                 *self._by_halves(cursor, act, ids[:half], rejected),
