@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from retention_pipeline.errors import Code, Refused, Unavailable
+from retention_pipeline.errors import Code, Refused, RetentionError, UsageFault
 from retention_pipeline.model.archive import Candidate
 from retention_pipeline.model.decision import LEGAL_HOLD, Decision, Disposition, Facts, decide
 from retention_pipeline.model.ids import InstanceId, TenantId
@@ -112,19 +112,27 @@ class ExplicitArchive:
             if not chain.counts.deleted and not chain.counts.failed:
                 chain.archive([candidate])
         except StopRunError as stop:
-            return self._result(
-                facts, decision, ready=True, outcome=Outcome.FAILED, reason=stop.error.code, counts=chain.counts
-            )
-        except Unavailable as error:
-            return self._result(
-                facts, decision, ready=True, outcome=Outcome.FAILED, reason=error.code, counts=chain.counts
-            )
+            return self._ended(stop.error, chain.counts, facts, decision)
+        except RetentionError as error:  # a refusal in the middle is how it ended
+            return self._ended(error, chain.counts, facts, decision)
         if chain.counts.deleted == 1:
             return self._result(
                 facts, decision, ready=True, outcome=Outcome.COMPLETED, reason="archived", counts=chain.counts
             )
-        reason = next(iter(chain.counts.failures), Code.SOURCE_BUSY)
+        reason = next(iter(chain.counts.failures), None) or self._why_it_stays(chain.as_of)
         return self._result(facts, decision, ready=True, outcome=Outcome.PARTIAL, reason=reason, counts=chain.counts)
+
+    def _ended(self, error: RetentionError, counts: Counts, facts: Facts, decision: Decision) -> ExplicitResult:
+        outcome = Outcome.BLOCKED if isinstance(error, Refused) else Outcome.FAILED
+        return self._result(facts, decision, ready=True, outcome=outcome, reason=error.code, counts=counts)
+
+    def _why_it_stays(self, as_of: datetime) -> Code:
+        """Nothing failed, and yet it is there: something protects it by now, or somebody else has it."""
+        try:
+            facts, _ = self.world.source.facts(self.tenant, self.instance, as_of)
+        except UsageFault:
+            return Code.ALREADY_ARCHIVED
+        return Code.SOURCE_BUSY if explicit_go(facts, decide(facts)) else Code.NOT_ELIGIBLE
 
     def _result(
         self,
