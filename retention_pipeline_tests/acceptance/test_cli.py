@@ -424,7 +424,7 @@ def test_a_wrong_credential_of_the_store_is_said_and_nothing_is_lost(installatio
 def as_a_process(installation, words, *, blocks):
     """A call whose files can't grow beyond some KiB, as on a disk that is full; compiled modules are files too."""
     return subprocess.run(
-        ["bash", "-c", f'ulimit -f {blocks}; exec "$@"', "-", sys.executable, "-m", "retention_pipeline", *words],
+        ["bash", "-c", f'ulimit -f {blocks}; exec "$@"', "-", sys.executable, "-B", "-m", "retention_pipeline", *words],
         env={"RETENTION_HOME": str(installation.home), "PATH": "/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
