@@ -186,3 +186,4 @@ class Intention:
     fingerprint: bytes = field(repr=False)
     shared_digest: bytes = field(repr=False)
     rows_by_table: dict[str, int]
+    captured_at: str  # as PostgreSQL prints it

@@ -36,11 +36,10 @@ SELECT n.id, %(tenant)s::text, n.instance, n.epoch, n.epoch_at::timestamptz, 'in
   n.digest, %(format)s::text, n.fingerprint, n.shared, n.tables
 FROM unnest(%(ids)s::uuid[], %(instances)s::text[], %(epochs)s::integer[], %(epoch_ats)s::text[], %(key_ids)s::text[],
   %(keys)s::text[], %(sizes)s::bigint[], %(sha256s)s::bytea[], %(plaintexts)s::bigint[], %(digests)s::bytea[],
-  %(fingerprints)s::bytea[], %(shareds)s::bytea[], %(tables)s::jsonb[])
-  AS n (id, instance, epoch, epoch_at, key_id, key, size, sha256, plaintext, digest, fingerprint, shared, tables)
+  %(fingerprints)s::bytea[], %(shareds)s::bytea[], %(tables)s::jsonb[], %(captureds)s::text[])
+  AS n (id, instance, epoch, epoch_at, key_id, key, size, sha256, plaintext, digest, fingerprint, shared, tables, captured)
 WHERE NOT EXISTS (SELECT FROM retention.receipts AS r WHERE r.tenant_id = %(tenant)s::text AND r.instance_id = n.instance
-  AND r.epoch = n.epoch AND NOT EXISTS (SELECT FROM retention.restorations AS b WHERE b.tenant_id = r.tenant_id
-    AND b.instance_id = r.instance_id AND b.at > r.deleted_at))
+  AND r.epoch = n.epoch AND r.deleted_at > n.captured::timestamptz - make_interval(secs => %(lease)s))
 ON CONFLICT (tenant_id, instance_id, epoch) WHERE state IN ('intended', 'stored', 'verified') DO NOTHING
 RETURNING id::text
 """)
@@ -110,7 +109,11 @@ def intend(
     profile: Profile,
     manifest_format: str,
 ) -> set[AttemptId]:
-    """Record what will be written before it is written (A5); an instance that another worker has, or took, is left to it."""
+    """Record what will be written before it is written (A5); an instance that another worker has, or took, is left to it.
+
+    It was taken where its receipt is younger than our copy of it (or hardly older: a deletion is seen when it commits). A row
+    that stands there long after its receipt was brought back, by a restore or by the platform, and is archived like any other.
+    """
     free = {
         row[0]
         for row in rows(cursor, _FREE, {"tenant": tenant, "instances": [i.candidate.instance for i in intentions]})
@@ -130,6 +133,7 @@ def intend(
         "fingerprints": [i.fingerprint for i in intentions],
         "shareds": [i.shared_digest for i in intentions],
         "tables": [Jsonb(i.rows_by_table) for i in intentions],
+        "captureds": [i.captured_at for i in intentions],
     }
     accepted = rows(
         cursor,

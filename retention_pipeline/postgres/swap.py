@@ -39,6 +39,10 @@ from retention_pipeline.postgres.oversight import clear_set_aside
 from retention_pipeline.postgres.session import Cursor, rows
 from retention_pipeline.postgres.shape import SourceShape
 
+_WAIT_LIKE_A_HOLD = sql.SQL(
+    "SELECT pg_advisory_xact_lock(retention.instance_lock(%(tenant)s::text, id))"
+    " FROM (SELECT unnest(%(ids)s::text[]) AS id ORDER BY 1) AS ordered"
+)
 _LOCK_LIKE_A_HOLD = sql.SQL(
     "SELECT id FROM (SELECT unnest(%(ids)s::text[]) AS id ORDER BY 1) AS ordered"
     " WHERE pg_try_advisory_xact_lock(retention.instance_lock(%(tenant)s::text, id))"
@@ -62,8 +66,8 @@ _RECEIPTED = sql.SQL("""
 SELECT n.instance, r.attempt_id = n.attempt
 FROM unnest(%(attempts)s::uuid[], %(instances)s::text[], %(epochs)s::integer[]) AS n (attempt, instance, epoch)
 JOIN retention.receipts AS r ON r.tenant_id = %(tenant)s::text AND r.instance_id = n.instance AND r.epoch = n.epoch
-WHERE NOT EXISTS (SELECT FROM retention.restorations AS b WHERE b.tenant_id = r.tenant_id AND b.instance_id = r.instance_id
-  AND b.at > r.deleted_at)
+JOIN retention.attempts AS a ON a.id = n.attempt AND a.tenant_id = r.tenant_id
+WHERE r.deleted_at > a.intended_at - interval '10 minutes'
 """)
 _FINISH = sql.SQL("""
 UPDATE retention.attempts SET state = 'source_deleted', source_deleted_at = clock_timestamp()
@@ -178,8 +182,17 @@ class Swap:
     def _lock_like_a_hold(
         self, cursor: Cursor, ids: list[InstanceId], rejected: dict[InstanceId, Code]
     ) -> list[InstanceId]:
-        """Take the lock that a hold takes; where a hold is just being placed, the instance is left to it."""
+        """Take the lock that a hold takes; where a hold is being placed that does not end soon, the instance is left to it."""
         free = {row[0] for row in rows(cursor, _LOCK_LIKE_A_HOLD, self._parameters(ids))}
+        busy = [i for i in ids if i not in free]
+        if busy:  # another worker may look at them just now: wait for it once, briefly, for all of them together
+            cursor.execute("SAVEPOINT waiting")
+            try:
+                cursor.execute(_WAIT_LIKE_A_HOLD, self._parameters(busy))
+            except _WAITED:
+                cursor.execute("ROLLBACK TO SAVEPOINT waiting")
+            cursor.execute("RELEASE SAVEPOINT waiting")
+            free.update(row[0] for row in rows(cursor, _LOCK_LIKE_A_HOLD, self._parameters(busy)))
         rejected.update({i: Code.SOURCE_BUSY for i in ids if i not in free})
         return [i for i in ids if i in free]
 

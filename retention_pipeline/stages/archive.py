@@ -66,6 +66,7 @@ def encrypt(manifest: Manifest, key: TenantKey, limits: Limits) -> SealedArchive
         fingerprint=export.fingerprint,
         shared_digest=export.shared_digest,
         rows_by_table=export.rows_by_table(),
+        captured_at=export.captured_at,
     )
     return SealedArchive(intention=intention, body=sealed.body)
 

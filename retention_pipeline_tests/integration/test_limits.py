@@ -22,7 +22,7 @@ class Stamped(Around):
     @contextmanager
     def export(self, tenant, candidates, as_of, *, held_too):
         with self.inner.export(tenant, candidates, as_of, held_too=held_too) as exports:
-            yield (replace(e, captured_at="then") if isinstance(e, Export) else e for e in exports)
+            yield (replace(e, captured_at="2026-06-01 12:00:00+00") if isinstance(e, Export) else e for e in exports)
 
 
 def large(platform):

@@ -152,3 +152,47 @@ def test_no_snapshot_is_held_while_objects_are_written_or_read(shared):
     store = Seams(shared.store, before={"put_once": look, "read": look})
     shared.reconcile(platform, world=replace(shared.with_store(store)))
     assert seen == [0, 0]
+
+
+def brought_back(bench, platform):
+    """An instance that was archived and deleted an hour ago, and that the platform has put back from a backup of its own."""
+    instance = platform.add(contexts=0)
+    tables = ("workflow_instances WHERE id", "workflow_terminal_epochs WHERE instance_id")
+    kept = [
+        platform.value(f"SELECT t::text FROM nucleus.{t.replace(' WHERE', ' AS t WHERE')} = %s", instance)
+        for t in tables
+    ]
+    bench.reconcile(platform)
+    assert not platform.exists(instance)
+    for table, row in zip(tables, kept, strict=True):
+        name = table.split()[0]
+        platform.run(f"INSERT INTO nucleus.{name} SELECT (%s::nucleus.{name}).*", row)
+    platform.run(
+        "UPDATE retention.receipts SET deleted_at = deleted_at - interval '1 hour' WHERE tenant_id = %s",
+        platform.tenant,
+    )
+    return instance
+
+
+def test_a_row_that_the_platform_brought_back_is_archived_like_any_other(shared):
+    """F7: its old receipt must not keep it, and so itself, at the head of every run."""
+    platform = shared.platform()
+    instance = brought_back(shared, platform)
+    report = shared.reconcile(platform).report
+    assert (report.outcome, report.counts.deleted) == (Outcome.COMPLETED, 1)
+    assert not platform.exists(instance)
+    assert shared.states(platform) == {"source_deleted": 2}
+
+
+def test_a_row_that_was_brought_back_and_deleted_by_a_stranger_is_told(shared):
+    """W11: an old receipt explains no new deletion."""
+    platform = shared.platform()
+    instance = brought_back(shared, platform)
+
+    def delete():
+        platform.run("DELETE FROM nucleus.workflow_terminal_epochs WHERE instance_id = %s", instance)
+        platform.run("DELETE FROM nucleus.workflow_instances WHERE id = %s", instance)
+
+    report = shared.reconcile(platform, world=acting(shared.world, VERIFIED, delete)).report
+    assert (report.outcome, report.counts.failures) == (Outcome.PARTIAL, {Code.FOREIGN_DELETER: 1})
+    assert f"instance.set_aside {Code.FOREIGN_DELETER}" in shared.audit_kinds(platform, instance)
