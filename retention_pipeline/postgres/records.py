@@ -42,6 +42,14 @@ _FREE = """{eligible}
   AND NOT EXISTS (SELECT FROM retention.attempts AS a WHERE a.tenant_id = %(tenant)s::text
     AND a.instance_id = facts.instance_id AND (a.state IN ('stored', 'verified')
       OR (a.state = 'intended' AND a.leased_until > clock_timestamp())))"""
+_FORGET = sql.SQL("""
+WITH old AS MATERIALIZED (SELECT id FROM retention.eligible_sets
+  WHERE tenant_id = %(tenant)s::text AND at < clock_timestamp() - make_interval(hours => 24 * %(days)s) ORDER BY at LIMIT 5),
+items AS (DELETE FROM retention.eligible_items AS i USING old WHERE i.set_id = old.id)
+DELETE FROM retention.eligible_sets AS s USING old WHERE s.id = old.id
+""")
+KEEP_SETS_DAYS = 7
+"""An eligible set is what one run works through; its numbers stay with its preflight. Five old ones go with each new one."""
 _CANDIDATES = sql.SQL("""
 SELECT position, instance_id, epoch, epoch_at::text FROM retention.eligible_items AS i
 WHERE set_id = %(set)s::uuid AND tenant_id = %(tenant)s::text AND position > %(after)s::bigint
@@ -137,6 +145,7 @@ class PostgresRecords:
         What an earlier run stored is resumed, not archived again: else, a step at a time, it would stand before all others.
         """
         with self.session.transaction(tenant) as cursor:
+            cursor.execute(_FORGET, {"tenant": tenant, "days": KEEP_SETS_DAYS})
             shape = read_shape(cursor, tables_of(self.catalog.instances))
             statements = FactStatements(dataset=self.catalog.instances, shape=shape)
             free = sql.SQL(_FREE).format(eligible=statements.eligible())

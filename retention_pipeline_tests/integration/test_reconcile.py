@@ -59,6 +59,27 @@ def test_a_preflight_changes_nothing_in_source_or_store(bench):
     assert (result.inventory.eligible, result.eligible.items, result.report.backlog) == (2, 2, 2)
 
 
+def test_eligible_sets_of_long_ago_go_and_nothing_else_does(bench):
+    """W6: a preflight an hour, for years, does not fill the database; every preflight's numbers stay."""
+    platform = bench.platform()
+    for _ in range(3):
+        platform.add(contexts=0)
+    for _ in range(8):
+        bench.reconcile(platform, apply=False)
+    ages = "UPDATE retention.eligible_sets SET at = at - make_interval(hours => %s) WHERE tenant_id = %s AND run <= %s"
+    platform.run(ages, 24 * 7 + 1, platform.tenant, "run-7")
+    sets, items, preflights = (
+        f"SELECT count(*) FROM retention.{name} WHERE tenant_id = %s"
+        for name in ("eligible_sets", "eligible_items", "preflights")
+    )
+    before = platform.value(preflights, platform.tenant)
+    bench.reconcile(platform, apply=False)
+    assert (platform.value(sets, platform.tenant), platform.value(items, platform.tenant)) == (4, 12)
+    bench.reconcile(platform, apply=False)
+    assert (platform.value(sets, platform.tenant), platform.value(items, platform.tenant)) == (3, 9)
+    assert platform.value(preflights, platform.tenant) == before + 2
+
+
 def test_an_apply_of_the_preflights_steps_alone_is_a_preflight(bench):
     """D1, W6."""
     platform = bench.platform()
