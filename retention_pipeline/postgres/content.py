@@ -268,11 +268,14 @@ def is_ephemeral(payload: sql.Composable, kind: str) -> sql.Composed:
 
 
 def _as_text(column: SourceColumn) -> sql.Composed:
+    """A value as its own type prints it. A cast is not always that: it drops a `bpchar`'s trailing blanks.
+
+    A type that somebody made may be a domain over such a one, or may bring a cast of its own: `format` asks neither.
+    """
     name = names.column("t", column.name)
-    if column.type.startswith(("character(", "character[]")) or column.type == "bpchar":
-        return sql.SQL("CASE WHEN {n} IS NOT NULL THEN format('%%s', {n}) END").format(
-            n=name
-        )  # a cast drops trailing blanks
+    made_by_somebody = "." in column.type  # the path holds nothing but pg_catalog, so all others are qualified
+    if made_by_somebody or column.type == "bpchar" or column.type.startswith(("character(", "character[]")):
+        return sql.SQL("CASE WHEN ({n}) IS DISTINCT FROM NULL THEN format('%%s', {n}) END").format(n=name)
     return sql.SQL("{}::text").format(name)
 
 

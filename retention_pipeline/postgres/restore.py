@@ -10,7 +10,7 @@ from psycopg import sql
 
 from retention_pipeline.catalog.loader import Catalog
 from retention_pipeline.errors import Code, Integrity, Refused
-from retention_pipeline.model.archive import TableRows
+from retention_pipeline.model.archive import ColumnShape, TableRows
 from retention_pipeline.model.ids import AttemptId, TenantId
 from retention_pipeline.model.people import Approval
 from retention_pipeline.postgres import names, oversight
@@ -144,15 +144,17 @@ class PostgresRestorer:
         ).format(
             table=names.table(place.table),
             columns=names.comma(sql.Identifier(c.name) for _, c in kept),
-            values=names.comma(sql.SQL("(e ->> {})::{}").format(sql.Literal(n), sql.SQL(c.type)) for n, c in kept),
+            values=names.comma(_read_back(n, c) for n, c in kept),
         )
         try:
             cursor.execute(statement, {"rows": orjson.dumps(table.rows).decode()})
-        except psycopg.errors.IntegrityError as error:
+        except psycopg.errors.InsufficientPrivilege:
+            raise  # not a matter of the rows
+        except (psycopg.IntegrityError, psycopg.DataError, psycopg.ProgrammingError) as error:
             raise Refused(
                 Code.RESTORE_CONFLICT,
                 f"{place.table}: the database refused the rows (SQLSTATE {error.sqlstate}).",
-                remedy="A row that they refer to is gone, or a row with their key is there; restore to a file instead.",
+                remedy="What they refer to is gone, a row with their key is there, or a rule has changed; restore to a file.",
             ) from None
 
     def _compare(self, cursor: Cursor, tenant: TenantId, manifest: ReadManifest, shape: SourceShape) -> None:
@@ -174,3 +176,12 @@ class PostgresRestorer:
                     f"{place.table}: what was written does not read back as it was archived; nothing was restored.",
                     remedy="Restore to a file, and compare; a trigger of the platform may change rows.",
                 )
+
+
+def _read_back(position: int, column: ColumnShape) -> sql.Composed:
+    """A value's text as its type again; a text that means "no table" is one that the cast alone would not know."""
+    text = sql.SQL("(e ->> {})").format(sql.Literal(position))
+    value = sql.SQL("{}::{}").format(text, sql.SQL(column.type))
+    if column.type == "regclass":
+        return sql.SQL("CASE {} WHEN '-' THEN 0::oid::regclass ELSE {} END").format(text, value)
+    return value
