@@ -5,6 +5,8 @@ from collections.abc import Iterator
 import dagster as dg
 
 from retention_pipeline import reports
+from retention_pipeline.defs.specs import CHECKS
+from retention_pipeline.model.decision import Disposition
 from retention_pipeline.model.gates import Gates
 from retention_pipeline.model.ids import TenantId
 from retention_pipeline.model.outcome import Outcome
@@ -41,9 +43,13 @@ def materializations(
 def checks(tenant: TenantId, result: RunResult, gates: Gates) -> Iterator[dg.AssetCheckEvaluation]:
     """The gates and two findings, as evidence beside the inventory."""
     inventory = result.inventory
-    accounted = sum(inventory.dispositions.values()) == inventory.total
-    foreign = inventory.dispositions.get("foreign_rows", 0)
-    yield _check(tenant, "every_instance_accounted", accounted, {"instances": dg.MetadataValue.int(inventory.total)})
+    counted = sum(inventory.dispositions.values())
+    foreign = inventory.dispositions.get(Disposition.FOREIGN_ROWS, 0)
+    numbers: Metadata = {
+        "instances": dg.MetadataValue.int(inventory.total),
+        "accounted_for": dg.MetadataValue.int(counted),
+    }
+    yield _check(tenant, "every_instance_accounted", counted == inventory.total, numbers)
     yield _check(tenant, "no_foreign_rows", not foreign, {"instances_with_foreign_rows": dg.MetadataValue.int(foreign)})
     for name, passed in (
         ("catalog_fits_database", gates.schema),
@@ -55,13 +61,15 @@ def checks(tenant: TenantId, result: RunResult, gates: Gates) -> Iterator[dg.Ass
 
 
 def _check(tenant: TenantId, name: str, passed: bool, metadata: Metadata) -> dg.AssetCheckEvaluation:  # noqa: FBT001
+    check = CHECKS[name]
+    advice = {} if passed else {"what_to_do": dg.MetadataValue.text(check.remedy)}
     return dg.AssetCheckEvaluation(
         asset_key=dg.AssetKey(Step.INVENTORY.value),
         check_name=name,
         passed=passed,
         partition=tenant,
-        severity=dg.AssetCheckSeverity.WARN,
-        metadata=metadata,
+        severity=check.severity,
+        metadata={**metadata, **advice},
     )
 
 
@@ -122,5 +130,6 @@ def _deleted(result: RunResult) -> Metadata:
         "changed_meanwhile": dg.MetadataValue.int(report.counts.superseded),
         "backlog": dg.MetadataValue.int(report.backlog),
         "oldest_overdue": dg.MetadataValue.text(reports.age(report.oldest_overdue_seconds)),
+        "runs_to_catch_up": dg.MetadataValue.text(reports.forecast(report.forecast_runs)),
         **_run(result),
     }

@@ -10,19 +10,25 @@ from collections.abc import Iterator
 import dagster as dg
 
 from retention_pipeline.app import App
+from retention_pipeline.clock import monotonic
 from retention_pipeline.defs.config import STANDING, ReconcileConfig
 from retention_pipeline.defs.evidence import checks, materializations
-from retention_pipeline.defs.partitions import TENANTS
+from retention_pipeline.defs.partitions import TENANTS, longest_unseen_first
 from retention_pipeline.defs.resources import ProductResource
 from retention_pipeline.defs.specs import asset_specs, check_specs
 from retention_pipeline.errors import Code, RetentionError, UsageFault
+from retention_pipeline.model.gates import Gates
 from retention_pipeline.model.ids import TenantId
 from retention_pipeline.model.outcome import Outcome, RunReport
 from retention_pipeline.model.people import Job
 from retention_pipeline.stages.chain import Step
-from retention_pipeline.stages.reconcile import Bounds, RunResult
+from retention_pipeline.stages.reconcile import Bounds
 
 TENANTS_IN_A_RUN = 50
+RUN_SECONDS = 6000.0
+"""No further tenant is begun after this (W7). The monitor in `dagster.yaml` would end the run later, in the middle of one."""
+NOT_REACHED = "not_reached"
+"""Tenants whose turn did not come: not marked, and first in the next run."""
 
 Event = dg.AssetMaterialization | dg.AssetCheckEvaluation
 
@@ -46,8 +52,12 @@ def instance_archive(
     try:
         with product.open() as app:
             bounds = config.bounds()
-            tenants = chosen_tenants(context, config, app)
-            for tenant in tenants:
+            tenants = longest_unseen_first(context.instance, chosen_tenants(context, config, app))
+            begun = monotonic()
+            for position, tenant in enumerate(tenants):
+                if monotonic() - begun > RUN_SECONDS:
+                    failures[NOT_REACHED] = len(tenants) - position
+                    break
                 yield from run_tenant(context, config, bounds, app, tenant, failures)
     except RetentionError as error:
         code = error
@@ -95,8 +105,10 @@ def run_tenant(
 ) -> tuple[Event, ...]:
     """One tenant's run and what it leaves; a failure is counted by its code, and the next tenant goes on."""
     selected = {Step(key.to_user_string()) for key in context.selected_asset_keys}
+    wanted = {key.name for key in context.selected_asset_check_keys}
     try:
-        apply, approval, why = permission_to_apply(config, app, tenant)
+        gates = app.gates(tenant)  # before anything is done: what is done is told, whatever fails afterwards
+        apply, approval, why = permission_to_apply(config, app, tenant, gates)
         if why:
             context.log.warning("Tenant %s: preflight only. %s", tenant, why)
         result = app.reconcile(
@@ -109,7 +121,7 @@ def run_tenant(
         )
         events: tuple[Event, ...] = (
             *materializations(tenant, result, selected, why),
-            *_checks(context, app, tenant, result),
+            *(check for check in checks(tenant, result, gates) if check.check_name in wanted),
         )
     except RetentionError as error:
         told = error
@@ -126,11 +138,12 @@ def run_tenant(
     return ()
 
 
-def permission_to_apply(config: ReconcileConfig, app: App, tenant: TenantId) -> tuple[bool, str | None, str | None]:
+def permission_to_apply(
+    config: ReconcileConfig, app: App, tenant: TenantId, gates: Gates
+) -> tuple[bool, str | None, str | None]:
     """Whether this tenant's run applies, under which approval, and if a schedule may not, why (D3)."""
     if not config.apply or config.approval != STANDING:
         return config.apply, config.approval, None
-    gates = app.gates(tenant)
     if not gates.open:
         return False, None, " ".join(gates.closed())
     standing = app.records().standing_approval(tenant, Job.RECONCILE)
@@ -159,12 +172,3 @@ def unforeseen(error: Exception) -> RetentionError:
         f"Something happened that nobody foresaw ({type(error).__name__}).",
         remedy="Report it with the run's id; whatever was not committed was not changed.",
     )
-
-
-def _checks(
-    context: dg.AssetExecutionContext, app: App, tenant: TenantId, result: RunResult
-) -> tuple[dg.AssetCheckEvaluation, ...]:
-    wanted = {key.name for key in context.selected_asset_check_keys}
-    if not wanted:
-        return ()
-    return tuple(check for check in checks(tenant, result, app.gates(tenant)) if check.check_name in wanted)

@@ -13,6 +13,7 @@ from retention_pipeline.errors import RetentionError
     group_name=GROUP,
     kinds={"postgres"},
     owners=OWNERS,
+    tags={"retention/effect": "reads"},
     code_version=CODE_VERSION,
     description="Every tenant of the platform with the number of its instances, and of those that have ended. Counts only, by a narrow "
     "function that sees all tenants. Materialize it to see who has work; then open a tenant's `inventory`.",

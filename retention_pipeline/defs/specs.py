@@ -1,6 +1,7 @@
 """What people read of the assets and checks when they browse."""
 
 import warnings
+from dataclasses import dataclass
 
 import dagster as dg
 
@@ -55,6 +56,13 @@ _WHAT: dict[Step, tuple[str, set[str]]] = {
         {"postgres"},
     ),
 }
+_EFFECT = {
+    Step.INVENTORY: "reads",
+    Step.ELIGIBLE_SET: "reads",
+    Step.ENCRYPTED_MANIFESTS: "writes-archives",
+    Step.VERIFIED_OBJECTS: "reads-archives",
+    Step.DELETIONS: "deletes-source-rows",
+}
 _BEFORE = {after: before for before, after in zip(list(Step), list(Step)[1:], strict=False)}
 
 
@@ -70,6 +78,7 @@ def asset_specs() -> list[dg.AssetSpec]:
             deps=[_BEFORE[step].value] if step in _BEFORE else [],
             description=_WHAT[step][0],
             kinds=_WHAT[step][1],
+            tags={"retention/effect": _EFFECT[step]},
             group_name=GROUP,
             owners=OWNERS,
             code_version=CODE_VERSION,
@@ -79,13 +88,46 @@ def asset_specs() -> list[dg.AssetSpec]:
     ]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """What is looked at beside the inventory.
+
+    Args:
+        promise: what is true where it passes.
+        remedy: what to do where it does not.
+    """
+
+    promise: str
+    remedy: str
+    severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.WARN
+
+
 CHECKS = {
-    "every_instance_accounted": "The dispositions add up to the number of instances. If not, a rule is wrong: report it.",
-    "no_foreign_rows": "No row of another tenant hangs on an instance. Each one blocks its instance until it is repaired.",
-    "catalog_fits_database": "Gate 1 of 4 for schedules: the catalog names what is in the database. Else run `retention catalog check`.",
-    "preflight_acknowledged": "Gate 2 of 4: a person accepted this tenant's numbers. Else run `retention reconcile --acknowledge`.",
-    "provider_ready": "Gate 3 of 4: the archive store was tried and keeps what it is given. Else run `retention profile readiness`.",
-    "canary_proven": "Gate 4 of 4: an instance was archived, restored and compared identical. Else archive one and restore it.",
+    "every_instance_accounted": Check(
+        promise="The dispositions add up to the number of instances.",
+        remedy="A rule is wrong: report it, and apply nothing until it is mended.",
+        severity=dg.AssetCheckSeverity.ERROR,
+    ),
+    "no_foreign_rows": Check(
+        promise="No row of another tenant hangs on an instance.",
+        remedy="Repair the rows; until then each one keeps its instance where it is.",
+    ),
+    "catalog_fits_database": Check(
+        promise="Gate 1 of 4 for schedules: the catalog names what is in the database.",
+        remedy="Run `retention catalog check`, and mend what it names.",
+    ),
+    "preflight_acknowledged": Check(
+        promise="Gate 2 of 4: a person accepted this tenant's numbers.",
+        remedy="Look at them, then run `retention reconcile --acknowledge --reason ...`.",
+    ),
+    "provider_ready": Check(
+        promise="Gate 3 of 4: the archive store was tried, and keeps what it is given.",
+        remedy="Run `retention profile readiness`, and mend what it names.",
+    ),
+    "canary_proven": Check(
+        promise="Gate 4 of 4: an instance was archived, restored, and compared identical.",
+        remedy="Archive one with `retention archive ID --apply`, then `retention restore` it.",
+    ),
 }
 
 
@@ -98,6 +140,11 @@ def check_specs() -> list[dg.AssetCheckSpec]:
         # Marked as a preview in this release; the acceptance tests read back what it records, partition by partition.
         warnings.simplefilter("ignore", dg.PreviewWarning)
         return [
-            dg.AssetCheckSpec(name, asset=Step.INVENTORY.value, description=description, partitions_def=TENANTS)
-            for name, description in CHECKS.items()
+            dg.AssetCheckSpec(
+                name,
+                asset=Step.INVENTORY.value,
+                description=f"{check.promise} Else: {check.remedy}",
+                partitions_def=TENANTS,
+            )
+            for name, check in CHECKS.items()
         ]

@@ -14,6 +14,7 @@ from retention_pipeline_tests.acceptance.conftest import AURORA
 
 CHAIN = ["inventory", "eligible_set", "encrypted_manifests", "verified_objects", "deletions"]
 GATES = {"catalog_fits_database", "preflight_acknowledged", "provider_ready", "canary_proven"}
+EFFECTS = {"reads", "writes-archives", "reads-archives", "deletes-source-rows"}
 GRAPH = defs.resolve_asset_graph()
 
 
@@ -44,6 +45,7 @@ def test_each_asset_says_what_it_is_and_whose(name):
     assert len(asset.description) > 80
     assert asset.owners
     assert asset.kinds
+    assert asset.tags.get("retention/effect") in EFFECTS
     assert asset.group_name == "workflow_instances"
 
 
@@ -52,7 +54,7 @@ def test_the_gates_are_checks_beside_the_inventory_that_say_what_to_do():
     assert set(found) > GATES
     assert {key.asset_key for key in GRAPH.asset_check_keys} == {dg.AssetKey("inventory")}
     for name in GATES:
-        assert "Else " in found[name].description, name
+        assert " Else: " in found[name].description, name
     assert all(check.description for check in found.values())
     assert not any(check.blocking for check in found.values())  # the lock is in the steps, and in the database
 

@@ -1,7 +1,9 @@
 """The chain through Dagster: what a run does, what it marks, and what it says where it did nothing (SPEC D1-D4, G4, O1)."""
 
+import base64
 import subprocess
 import sys
+from xml.etree import ElementTree as ET
 
 import dagster as dg
 import pytest
@@ -11,6 +13,7 @@ from dagster._utils.error import serializable_error_info_from_exc_info
 from retention_pipeline import clock
 from retention_pipeline.app import App
 from retention_pipeline.definitions import defs
+from retention_pipeline.defs import instances
 from retention_pipeline.defs.partitions import TENANTS
 from retention_pipeline.defs.resources import ProductResource
 from retention_pipeline.governance.approval import Kind
@@ -89,6 +92,30 @@ def test_a_foreign_row_fails_its_check_and_stays_an_answer(installation, office)
     )
     assert office.run(AURORA).success
     assert checked(office, AURORA)["no_foreign_rows"] == "FAILED"
+
+
+def test_a_check_that_fails_says_what_to_do_and_one_that_passes_does_not(installation, office):
+    result = office.run(AURORA)
+    found = {check.check_name: check for check in result.get_asset_check_evaluations()}
+    assert set(found) == {key.name for key in CHECKS}
+    for name, check in found.items():
+        assert ("what_to_do" in check.metadata) is not check.passed, name
+    assert "retention reconcile --acknowledge" in found["preflight_acknowledged"].metadata["what_to_do"].value
+    severe = {name for name, check in found.items() if check.severity is dg.AssetCheckSeverity.ERROR}
+    assert severe == {"every_instance_accounted"}
+
+
+def test_a_tenant_leaves_a_few_kilobytes_in_the_history_and_no_more(installation, office):
+    """Every tenant, every night: a plot of 12 KB would be most of it (DESIGN 8)."""
+    assert office.run(AURORA).success
+    kept = office.instance.all_logs(office.instance.get_runs()[0].run_id)
+    events = [e for e in kept if e.dagster_event and e.dagster_event.asset_key]
+    assert sum(len(dg.serialize_value(event)) for event in events) < 20_000
+    chart = metadata(office, "inventory", AURORA)["chart"]
+    picture = base64.b64decode(chart.partition("base64,")[2].rstrip(")")).decode()
+    bars = ET.fromstring(picture).findall("{http://www.w3.org/2000/svg}text")
+    assert {"eligible", "not yet due"} <= {text.text for text in bars}
+    assert len(chart) < 6_000
 
 
 # -- an approved run
@@ -178,6 +205,39 @@ def test_one_tenant_that_fails_unforeseen_neither_stops_nor_marks_the_others(ins
     assert "hidden/borealis" not in office.log(result)
 
 
+def test_a_run_that_is_out_of_time_begins_no_further_tenant_and_the_next_begins_with_those(
+    installation, office, monkeypatch
+):
+    """W7: it is red, so that a backfill's retry takes them."""
+    listed = [KEYS[CASCADE], KEYS[AURORA], KEYS[BOREALIS]]
+    readings = iter([0.0, 0.0, instances.RUN_SECONDS + 1])
+    with monkeypatch.context() as patched:
+        patched.setattr(instances, "monotonic", lambda: next(readings))
+        result = office.run(tenants=listed)
+    assert office.why(result) == "2 of 3 tenants did not get their work done: not_reached 2."
+    assert [office.marked(name) for name in PREFLIGHT] == [{KEYS[CASCADE]}] * 2
+    result = office.run(tenants=listed)
+    assert result.success
+    order = [event.partition for event in result.all_events if event.is_step_materialization]
+    assert list(dict.fromkeys(order)) == [KEYS[AURORA], KEYS[BOREALIS], KEYS[CASCADE]]
+
+
+def test_what_was_done_is_told_though_the_tenant_can_not_be_looked_at_afterwards(installation, office, monkeypatch):
+    installation.acknowledge(AURORA)
+    due = installation.eligible(AURORA)
+    whole = App.reconcile
+
+    def reconcile(app, tenant, **how):
+        result = whole(app, tenant, **how)
+        monkeypatch.setattr(App, "worker", None)
+        return result
+
+    monkeypatch.setattr(App, "reconcile", reconcile)
+    approval = installation.approve(AURORA)
+    assert office.run(AURORA, apply=True, approval=approval).success
+    assert metadata(office, "deletions", AURORA)["deleted"] == due
+
+
 @pytest.mark.parametrize(
     ("config", "code"),
     [
@@ -231,6 +291,7 @@ def test_bounds_below_what_is_due_leave_the_rest_and_say_so(installation, office
     assert installation.eligible(AURORA) == due - 2
     assert metadata(office, "deletions", AURORA)["why_it_ended"] == "batch_bound"
     assert metadata(office, "deletions", AURORA)["backlog"] == due - 2
+    assert metadata(office, "deletions", AURORA)["runs_to_catch_up"] == str(-(-(due - 2) // 2))
 
 
 # -- a part of the chain
