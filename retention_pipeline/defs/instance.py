@@ -36,8 +36,8 @@ class RetentionStorage(DagsterStorage, ConfigurableClass):
         settings = Settings.load()
         if settings.dagster_storage_url is not None:
             # A bare postgresql:// would mean another driver, under which Dagster's notifications fail.
-            url = settings.dagster_storage_url.replace("postgresql://", "postgresql+psycopg2://", 1)
-            logging.getLogger("dagster").debug("The run history is in PostgreSQL.")
+            url = f"postgresql+psycopg2://{settings.dagster_storage_url.partition('://')[2]}"
+            logging.getLogger("dagster").info("The run history is in PostgreSQL.")
             return DagsterPostgresStorage(postgres_url=url, inst_data=inst_data)
         if settings.production:
             raise UsageFault(
@@ -45,5 +45,5 @@ class RetentionStorage(DagsterStorage, ConfigurableClass):
                 f"{DAGSTER_STORAGE_URL} is not set: in production the run history is evidence, and needs a database.",
                 remedy="Set it to the URL of Dagster's own database.",
             )
-        logging.getLogger("dagster").debug("The run history is in files, for this machine alone.")
+        logging.getLogger("dagster").info("The run history is in files, for this machine alone.")
         return DagsterSqliteStorage(base_dir=str(settings.home / "dagster" / "storage"), inst_data=inst_data)
