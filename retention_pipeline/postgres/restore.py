@@ -9,18 +9,21 @@ import psycopg
 from psycopg import sql
 
 from retention_pipeline.catalog.loader import Catalog
+from retention_pipeline.catalog.model import Evidence
 from retention_pipeline.errors import Code, Integrity, Refused
 from retention_pipeline.model.archive import ColumnShape, TableRows
 from retention_pipeline.model.ids import AttemptId, TenantId
 from retention_pipeline.model.people import Approval
 from retention_pipeline.postgres import names, oversight
-from retention_pipeline.postgres.content import ContentStatements, Place, places
+from retention_pipeline.postgres.content import EPHEMERAL_MARKER, ContentStatements, Place, places
 from retention_pipeline.postgres.session import Cursor, Session, one, rows
 from retention_pipeline.postgres.shape import SourceShape, read_shape, tables_of
 from retention_pipeline.stages.manifest import ReadManifest
 from retention_pipeline.stages.restoration import Obstacle, Restored
 
 GRACE_DAYS = 30
+MARKABLE = frozenset({"text", "character varying", "json", "jsonb"})
+"""Types of mirrored columns that hold the marker of an ephemeral payload."""
 
 _RESTORED = sql.SQL("""
 INSERT INTO retention.restorations (tenant_id, instance_id, attempt_id, approval_id, grace_until)
@@ -138,13 +141,14 @@ class PostgresRestorer:
             return
         now = {column.name: column for column in shape.columns(place.table)}
         kept = [(n, c) for n, c in enumerate(table.columns) if not now[c.name].generated]
+        emptied = _hold_no_marker(place, shape)
         statement = sql.SQL(
             "INSERT INTO {table} ({columns}) OVERRIDING SYSTEM VALUE"
             " SELECT {values} FROM json_array_elements(%(rows)s::text::json) AS e"
         ).format(
             table=names.table(place.table),
             columns=names.comma(sql.Identifier(c.name) for _, c in kept),
-            values=names.comma(_read_back(n, c) for n, c in kept),
+            values=names.comma(_read_back(n, c, emptied=c.name in emptied) for n, c in kept),
         )
         try:
             cursor.execute(statement, {"rows": orjson.dumps(table.rows).decode()})
@@ -167,9 +171,16 @@ class PostgresRestorer:
         for place, table in self._own(manifest):
             now = orjson.loads(texts[place.name])[3] if place.name in texts else None
             positions = {column.name: n for n, column in enumerate(shape.columns(place.table))}
-            same = now is not None and [[row[positions[c.name]] for c in table.columns] for row in now] == [
-                list(row) for row in table.rows
-            ]
+            emptied = [column.name in _hold_no_marker(place, shape) for column in table.columns]
+            same = (
+                now is not None
+                and len(now) == len(table.rows)
+                and all(
+                    row[positions[column.name]] == kept or (kept == EPHEMERAL_MARKER and empty)
+                    for row, archived in zip(now, table.rows, strict=True)
+                    for column, kept, empty in zip(table.columns, archived, emptied, strict=True)
+                )
+            )
             if not same:
                 raise Integrity(
                     Code.RESTORE_CONFLICT,
@@ -178,9 +189,23 @@ class PostgresRestorer:
                 )
 
 
-def _read_back(position: int, column: ColumnShape) -> sql.Composed:
+def _hold_no_marker(place: Place, shape: SourceShape) -> frozenset[str]:
+    """The mirrors of an ephemeral payload whose type or rule has no room for the marker that stands in their place (A1).
+
+    A generated one is made again from the payload's marker, any other becomes NULL.
+    """
+    ephemeral = place.related.ephemeral if isinstance(place.related, Evidence) else None
+    mirrors = ephemeral.mirrors if ephemeral else ()
+    return frozenset(
+        c.name for c in shape.columns(place.table) if c.name in mirrors and (c.generated or c.type not in MARKABLE)
+    )
+
+
+def _read_back(position: int, column: ColumnShape, *, emptied: bool) -> sql.Composed:
     """A value's text as its type again; a text that means "no table" is one that the cast alone would not know."""
     text = sql.SQL("(e ->> {})").format(sql.Literal(position))
+    if emptied:
+        text = sql.SQL("nullif({}, {})").format(text, sql.Literal(EPHEMERAL_MARKER))
     value = sql.SQL("{}::{}").format(text, sql.SQL(column.type))
     if column.type == "regclass":
         return sql.SQL("CASE {} WHEN '-' THEN 0::oid::regclass ELSE {} END").format(text, value)
