@@ -15,4 +15,5 @@ defs = dg.Definitions(
     schedules=[daily_preflight, nightly_reconcile],
     sensors=[tenant_partitions],
     resources={"product": ProductResource()},
+    executor=dg.in_process_executor,  # a backfill takes no job of ours; a process for its one step would double its cost
 )

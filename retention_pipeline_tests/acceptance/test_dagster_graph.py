@@ -85,6 +85,11 @@ def test_the_launchpad_unchanged_applies_nothing():
     assert (config.apply, config.approval, config.tenants) == (False, None, [])
 
 
+def test_a_run_is_one_process_a_backfills_too():
+    for job in (defs.resolve_job_def("reconcile_tenants"), defs.resolve_implicit_global_asset_job_def()):
+        assert job.executor_def.name == "in_process"
+
+
 def test_no_run_is_retried_by_itself():
     job = defs.resolve_job_def("reconcile_tenants")
     assert job.get_subset().op_retry_policy is None
