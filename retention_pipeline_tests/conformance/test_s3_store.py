@@ -129,8 +129,7 @@ def test_a_store_that_ignores_conditional_writes_is_not_ready_a15(tmp_path):
 @contextmanager
 def rclone(folder):
     program = shutil.which("rclone", path=str(Path(sys.executable).parent)) or shutil.which("rclone")
-    if program is None:
-        pytest.skip("rclone is not installed")
+    assert program is not None, "rclone comes with the test dependencies: make setup"
     with socket.socket() as probing:
         probing.bind(("127.0.0.1", 0))
         port = probing.getsockname()[1]
