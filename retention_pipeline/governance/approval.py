@@ -11,8 +11,8 @@ from retention_pipeline.model.people import Job
 MAX_ITEMS: Final = 10_000
 """What one run handles at most (W7)."""
 
-ONE_SUBJECT: Final = frozenset({Job.ARCHIVE, Job.RESTORE})
-"""Jobs about one instance or archive."""
+ONE_SUBJECT: Final = frozenset({Job.ARCHIVE, Job.RESTORE, Job.RECOVERY_CANCEL, Job.STORE_DETACH})
+"""Jobs about one instance, archive, dead letter or store."""
 
 
 class Kind(StrEnum):

@@ -28,6 +28,9 @@ class Job(StrEnum):
     RECONCILE = "reconcile"
     ARCHIVE = "archive"
     RESTORE = "restore"
+    EXPIRE = "expire"
+    RECOVERY_CANCEL = "recovery_cancel"
+    STORE_DETACH = "store_detach"
 
     @property
     def permission(self) -> Permission:
@@ -36,6 +39,9 @@ class Job(StrEnum):
             Job.RECONCILE: Permission.RECONCILE,
             Job.ARCHIVE: Permission.ARCHIVE,
             Job.RESTORE: Permission.RESTORE,
+            Job.EXPIRE: Permission.ARCHIVE,
+            Job.RECOVERY_CANCEL: Permission.RECOVERY_CANCEL,
+            Job.STORE_DETACH: Permission.ARCHIVE,
         }[self]
 
 

@@ -1,0 +1,3 @@
+-- Audit events sealed in keyed blocks.
+
+SELECT;

@@ -1,0 +1,3 @@
+-- What happens to an archive after its source is gone: locks, expiry, tombstones.
+
+SELECT;

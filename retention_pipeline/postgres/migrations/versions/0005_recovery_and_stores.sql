@@ -1,0 +1,3 @@
+-- Dead letters that are closed, and data stores that are detached.
+
+SELECT;
