@@ -18,6 +18,7 @@ _RULES: tuple[Callable[[Comparison], Iterator[Fault]], ...] = (
     columns.values_are_known,
     columns.keys_are_unique,
     links.children_are_bound,
+    links.bindings_are_bound,
     links.nothing_else_refers,
     indexes.links_are_indexed,
     safeguards.row_security_is_strong,

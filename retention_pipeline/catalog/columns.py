@@ -14,6 +14,7 @@ from retention_pipeline.catalog.schema import Column, TableKind
 _INTEGERS = {"smallint", "integer", "bigint"}
 _TEXTS = {"text", "character varying"}
 _DAYS = _INTEGERS | _TEXTS | {"numeric"}
+_INSTANT = "timestamp with time zone"
 _TRUTHS = ("true", "false")
 _OR_CORRECT = "or correct this line."
 
@@ -60,6 +61,23 @@ def _named_columns(seen: Comparison) -> Iterator[tuple[EntryPath, str, str]]:
     for i, blocker in enumerate(dataset.blockers):
         if blocker.column:
             yield ("blockers", i, "column"), dataset.by_name[blocker.evidence].table, blocker.column
+    yield from _columns_of_acts(dataset)
+
+
+def _columns_of_acts(dataset: InstanceDataset) -> Iterator[tuple[EntryPath, str, str]]:
+    if recovery := dataset.recovery:
+        table = dataset.by_name[recovery.evidence].table
+        for key, column in (
+            ("key", recovery.key),
+            ("fence", recovery.fence),
+            ("status", recovery.status),
+            ("closed_at", recovery.closed_at),
+        ):
+            yield ("recovery", key), table, column
+    if stores := dataset.stores:
+        for key, column in (("key", stores.key), ("tenant", stores.tenant), ("detached_at", stores.detached_at)):
+            yield ("stores", key), stores.table, column
+        yield ("stores", "store"), dataset.by_name[stores.bindings].table, stores.store
 
 
 def _columns_of(seen: Comparison, path: EntryPath, table: Related) -> Iterator[tuple[EntryPath, str, str]]:
@@ -80,7 +98,7 @@ def types_fit(seen: Comparison) -> Iterator[Fault]:
     """Each column has a type that the product can compare, count or clear."""
     dataset = seen.dataset
     epochs, epoch_table = dataset.epochs, dataset.epoch_table.table
-    yield from _must_be(seen, ("epochs", "at"), epoch_table, epochs.at, {"timestamp with time zone"})
+    yield from _must_be(seen, ("epochs", "at"), epoch_table, epochs.at, {_INSTANT})
     yield from _must_be(seen, ("epochs", "ordinal"), epoch_table, epochs.ordinal, _INTEGERS)
     if dataset.tenants.retention_days:
         path: EntryPath = ("tenants", "retention_days")
@@ -94,6 +112,19 @@ def types_fit(seen: Comparison) -> Iterator[Fault]:
         for own, theirs in table.join.items():
             parent = (seen.parent_table(table), theirs)
             yield from _must_fit(seen, (*path, "join", own), (table.table, own), parent)
+    yield from _types_of_acts(seen)
+
+
+def _types_of_acts(seen: Comparison) -> Iterator[Fault]:
+    """What a recovery and a detachment write, the database's clock and the next fence, has a place to go."""
+    if recovery := seen.dataset.recovery:
+        table = seen.dataset.by_name[recovery.evidence].table
+        yield from _must_be(seen, ("recovery", "fence"), table, recovery.fence, _INTEGERS)
+        yield from _must_be(seen, ("recovery", "closed_at"), table, recovery.closed_at, {_INSTANT})
+    if stores := seen.dataset.stores:
+        yield from _must_be(seen, ("stores", "detached_at"), stores.table, stores.detached_at, {_INSTANT})
+        child = (seen.dataset.by_name[stores.bindings].table, stores.store)
+        yield from _must_fit(seen, ("stores", "store"), child, (stores.table, stores.key))
 
 
 def _must_be(seen: Comparison, path: EntryPath, table: str, column: str, wanted: set[str]) -> Iterator[Fault]:
@@ -152,6 +183,10 @@ def values_are_known(seen: Comparison) -> Iterator[Fault]:
         if blocker.column:
             column = (dataset.by_name[blocker.evidence].table, blocker.column)
             yield from _must_know(seen, ("blockers", i, "closed"), column, blocker.closed)
+    if recovery := dataset.recovery:
+        column = (dataset.by_name[recovery.evidence].table, recovery.status)
+        yield from _must_know(seen, ("recovery", "open"), column, recovery.open)
+        yield from _must_know(seen, ("recovery", "cancelled"), column, (recovery.cancelled,))
 
 
 def _must_know(seen: Comparison, path: EntryPath, column: tuple[str, str], values: Sequence[str]) -> Iterator[Fault]:
@@ -181,6 +216,8 @@ def _unique_columns(dataset: InstanceDataset) -> Iterator[tuple[EntryPath, str, 
     yield ("root", "key"), root.table, (root.key,)
     for path, table in related(dataset):
         yield (*path, "key"), table.table, table.key
+    if dataset.stores:
+        yield ("stores", "key"), dataset.stores.table, (dataset.stores.key,)
     # Two epochs with one number, or two policies of one instance: which one counts would be chance.
     yield ("epochs", "ordinal"), epochs.table, (*epochs.join, dataset.epochs.ordinal)
     path, policy = policy_of(dataset)

@@ -32,6 +32,8 @@ def flaws(dataset: InstanceDataset) -> tuple[Flaw, ...]:
         _payloads_carry_no_meaning,
         _values_stand_once,
         _setting_is_the_platforms,
+        _recovery_changes_evidence_alone,
+        _stores_have_bindings,
     )
     return tuple(flaw for rule in rules for flaw in rule(dataset))
 
@@ -47,6 +49,8 @@ def tables(dataset: InstanceDataset) -> Iterator[tuple[EntryPath, str, str]]:
     yield ("tenants",), dataset.tenants.table, dataset.tenants.key
     yield ("root",), dataset.root.table, dataset.root.tenant
     yield from ((path, table.table, table.tenant) for path, table in related(dataset))
+    if dataset.stores:
+        yield ("stores",), dataset.stores.table, dataset.stores.tenant
 
 
 def policy_of(dataset: InstanceDataset) -> tuple[EntryPath, Shared]:
@@ -64,13 +68,13 @@ def _names_stand_once(dataset: InstanceDataset) -> Iterator[Flaw]:
 
 
 def _tables_have_one_part(dataset: InstanceDataset) -> Iterator[Flaw]:
-    """A row has one end: deleted with one instance, or kept. Only shared tables may be reached in two ways."""
+    """A row has one end: deleted with one instance, or kept. Only shared tables, stores too, may be reached in two ways."""
     seen: dict[str, tuple[EntryPath, str]] = {}
     for path, table, tenant in tables(dataset):
         first, first_tenant = seen.setdefault(table, (path, tenant))
         if first == path:
             continue
-        if first[0] != "shared" or path[0] != "shared":
+        if first[0] != "shared" or path[0] not in {"shared", "stores"}:
             yield Flaw(
                 path=(*path, "table"), sentence=f"{table} stands under `{first[0]}` already; a table has one part"
             )
@@ -184,6 +188,37 @@ def _once(path: EntryPath, values: Iterable[str]) -> Iterator[Flaw]:
 def _setting_is_the_platforms(dataset: InstanceDataset) -> Iterator[Flaw]:
     if (dataset.tenants.setting or "").startswith("retention."):
         yield Flaw(path=("tenants", "setting"), sentence="settings that begin with `retention.` are the product's own")
+
+
+def _recovery_changes_evidence_alone(dataset: InstanceDataset) -> Iterator[Flaw]:
+    recovery = dataset.recovery
+    if recovery is None:
+        return
+    found = _evidence(dataset, recovery.evidence)
+    if found is None:
+        yield Flaw(path=("recovery", "evidence"), sentence=f"there is no evidence named {recovery.evidence}")
+        return
+    if found.key != (recovery.key,):
+        yield Flaw(path=("recovery", "key"), sentence=f"a dead letter is named by the one key of {found.name}")
+    if recovery.cancelled in recovery.open:
+        yield Flaw(path=("recovery", "cancelled"), sentence=f"{recovery.cancelled} is open as well")
+    changed = (recovery.fence, recovery.status, recovery.closed_at)
+    yield from _once(("recovery",), changed)
+    ephemeral = (found.ephemeral.payload, *found.ephemeral.mirrors) if found.ephemeral else ()
+    fixed = {found.tenant, *found.key, *found.join, *ephemeral}
+    fixed |= {theirs for _, child in related(dataset) if child.parent == found.name for theirs in child.join.values()}
+    for column in sorted(set(changed) & fixed):
+        yield Flaw(path=("recovery",), sentence=f"the column {column} ties rows together, and never changes")
+
+
+def _stores_have_bindings(dataset: InstanceDataset) -> Iterator[Flaw]:
+    stores = dataset.stores
+    if stores is None:
+        return
+    if _evidence(dataset, stores.bindings) is None:
+        yield Flaw(path=("stores", "bindings"), sentence=f"there is no evidence named {stores.bindings}")
+    if stores.detached_at in {stores.key, stores.tenant}:
+        yield Flaw(path=("stores", "detached_at"), sentence=f"the column {stores.detached_at} names the store already")
 
 
 def _evidence(dataset: InstanceDataset, name: str) -> Evidence | None:

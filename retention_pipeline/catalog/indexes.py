@@ -39,6 +39,9 @@ def _searched(seen: Comparison) -> Iterator[tuple[EntryPath, str, tuple[str, ...
             path, tenant = named[key.belongs_to]
             if not any(is_declared(seen, key, child) for child in seen.dataset.by_name.values()):
                 yield (*path, "table"), key.belongs_to, key.columns, tenant, False
+    if stores := seen.dataset.stores:
+        bindings = seen.dataset.by_name[stores.bindings]
+        yield ("stores", "store"), bindings.table, (stores.store,), "", True
     root = seen.dataset.root
     yield ("root", "tenant"), root.table, (root.tenant,), "", True
 

@@ -44,6 +44,21 @@ def children_are_bound(seen: Comparison) -> Iterator[Fault]:
             yield seen.error(FaultCode.CATALOG_FOREIGN_KEY_MISSING, (*path, "join"), sentence, remedy)
 
 
+def bindings_are_bound(seen: Comparison) -> Iterator[Fault]:
+    """A foreign key binds each binding to its store: it makes one wait that is added while its store is detached."""
+    stores = seen.dataset.stores
+    if stores is None:
+        return
+    child = seen.dataset.by_name[stores.bindings].table
+    wanted = (stores.store, stores.key)
+    ready = seen.have(child, [stores.store]) and seen.have(stores.table, [stores.key])
+    if ready and not any(key.whole and wanted in key.pairs for key in seen.facts.links(child, stores.table)):
+        sentence = f"No foreign key binds {child} ({stores.store}) to {stores.table} ({stores.key})."
+        link = f"FOREIGN KEY ({quoted(stores.store)}) REFERENCES {quoted(stores.table)} ({quoted(stores.key)})"
+        remedy = f"ALTER TABLE {quoted(child)} ADD {link};"
+        yield seen.error(FaultCode.CATALOG_FOREIGN_KEY_MISSING, ("stores", "store"), sentence, remedy)
+
+
 def _binds(seen: Comparison, key: ForeignKey, child: Related) -> bool:
     """Whether a child's row can't be there without its parent."""
     if not key.whole or not is_declared(seen, key, child):

@@ -131,6 +131,29 @@ class Blocker(_Strict):
         return self
 
 
+class Recovery(_Strict):
+    """Dead letters that may be closed by hand, under their fence (G2)."""
+
+    evidence: Name
+    key: Column = Field(description="what names one dead letter")
+    fence: Column = Field(description="grows whenever somebody else takes it over")
+    status: Column
+    open: tuple[Value, ...] = Field(min_length=1)
+    cancelled: Value = Field(description="the status of what must not be replayed")
+    closed_at: Column
+
+
+class Stores(_Strict):
+    """Data stores of the platform, to which instances are bound by evidence (W9)."""
+
+    table: QualifiedTable
+    key: Column
+    tenant: Column
+    detached_at: Column
+    bindings: Name = Field(description="the evidence that binds instances to stores")
+    store: Column = Field(description="the bindings' column that names the store")
+
+
 class InstanceDataset(_Strict):
     """One dataset of instances that are archived, verified and deleted. The loader sees that its parts fit together."""
 
@@ -143,6 +166,8 @@ class InstanceDataset(_Strict):
     evidence: tuple[Evidence, ...] = Field(min_length=1)
     shared: tuple[Shared, ...] = Field(min_length=1)
     blockers: tuple[Blocker, ...]
+    recovery: Recovery | None = None
+    stores: Stores | None = None
 
     @cached_property
     def by_name(self) -> dict[str, Related]:

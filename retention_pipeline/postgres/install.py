@@ -5,26 +5,22 @@ cascade would destroy it. So a few definer functions, owned by a role that owns 
 """
 
 import hashlib
-from dataclasses import dataclass
 
 import psycopg
 from psycopg import sql
 
 from retention_pipeline.catalog.loader import Catalog
 from retention_pipeline.catalog.model import InstanceDataset, Related
-from retention_pipeline.postgres import names
-from retention_pipeline.postgres.shape import SourceShape, read_shape, tables_of
-
-COUNTER = sql.Identifier("retention_counter")
-WORKER = sql.Identifier("retention_worker")
-OPERATOR = sql.Identifier("retention_operator")
+from retention_pipeline.postgres import act_functions, names
+from retention_pipeline.postgres.definer import COUNTER, OPERATOR, WORKER, DefinerFunction, policy
+from retention_pipeline.postgres.shape import SourceShape, named_tables, read_shape
 
 
 def install(connection: psycopg.Connection, catalog: Catalog) -> None:
     """Create or replace everything, in one transaction. Needs a login that owns the source's tables."""
     with connection.transaction(), connection.cursor() as cursor:
         cursor.execute("SET LOCAL search_path = pg_catalog")
-        shape = read_shape(cursor, tables_of(catalog.instances))
+        shape = read_shape(cursor, named_tables(catalog.instances))
         for statement in statements(catalog.instances, shape):
             cursor.execute(statement)
         cursor.execute(
@@ -36,7 +32,8 @@ def install(connection: psycopg.Connection, catalog: Catalog) -> None:
 
 def statements(dataset: InstanceDataset, shape: SourceShape) -> list[sql.Composed]:
     """Everything that a catalog installs over tables of this shape."""
-    return [*privileges(dataset), *policies(dataset), *guards(dataset), *functions(dataset, shape)]
+    made = [*privileges(dataset), *policies(dataset), *guards(dataset), *act_functions.rules(dataset)]
+    return [*made, *functions(dataset, shape)]
 
 
 def installed_digest(dataset: InstanceDataset, shape: SourceShape) -> str:
@@ -92,8 +89,8 @@ def policies(dataset: InstanceDataset) -> list[sql.Composed]:
     """Row-level security for our roles, beside whatever the source has of its own. Without effect where it is off."""
     made = []
     for name, tenant in _sources(dataset):
-        made += _policy("retention_counter_reads", name, "FOR SELECT TO {role} USING (true)", COUNTER)
-        made += _policy(
+        made += policy("retention_counter_reads", name, "FOR SELECT TO {role} USING (true)", COUNTER)
+        made += policy(
             "retention_operator_reads",
             name,
             "AS RESTRICTIVE FOR SELECT TO {role} USING ({tenant}::text = (SELECT retention.current_tenant())"
@@ -101,7 +98,7 @@ def policies(dataset: InstanceDataset) -> list[sql.Composed]:
             OPERATOR,
             tenant=sql.Identifier(tenant),
         )
-        made += _policy(
+        made += policy(
             "retention_worker_tenant",
             name,
             "AS RESTRICTIVE TO {role} USING ({tenant}::text = (SELECT retention.current_tenant()))",
@@ -109,25 +106,15 @@ def policies(dataset: InstanceDataset) -> list[sql.Composed]:
             tenant=sql.Identifier(tenant),
         )
     for name, _ in locked_tables(dataset):
-        made += _policy(
+        made += policy(
             "retention_worker_locks",
             name,
             "AS RESTRICTIVE FOR UPDATE TO {role} USING (true) WITH CHECK (false)",
             WORKER,
         )
     for name, _ in _policy_tables(dataset):
-        made += _policy(
-            "retention_counter_locks", name, "FOR UPDATE TO {role} USING (true) WITH CHECK (false)", COUNTER
-        )
+        made += policy("retention_counter_locks", name, "FOR UPDATE TO {role} USING (true) WITH CHECK (false)", COUNTER)
     return made
-
-
-def _policy(name: str, table: str, rule: str, role: sql.Identifier, **parts: sql.Composable) -> list[sql.Composed]:
-    on = names.table(table)
-    return [
-        sql.SQL("DROP POLICY IF EXISTS {} ON {}").format(sql.Identifier(name), on),
-        sql.SQL("CREATE POLICY {} ON {} {}").format(sql.Identifier(name), on, sql.SQL(rule).format(role=role, **parts)),
-    ]
 
 
 def guards(dataset: InstanceDataset) -> list[sql.Composed]:
@@ -151,93 +138,62 @@ def guards(dataset: InstanceDataset) -> list[sql.Composed]:
     return made
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Function:
-    name: str
-    arguments: tuple[tuple[str, str], ...]
-    returns: str
-    body: sql.Composed
-    readers: tuple[sql.Identifier, ...]
-    volatile: bool = False
-
-    def statements(self) -> list[sql.Composed]:
-        types = sql.SQL(", ".join(kind for _, kind in self.arguments))
-        bare = sql.SQL("retention.{}({})").format(sql.Identifier(self.name), types)
-        arguments = sql.SQL(", ".join(f"{name} {kind}" for name, kind in self.arguments))
-        return [
-            sql.SQL("DROP FUNCTION IF EXISTS {}").format(bare),
-            sql.SQL(
-                "CREATE FUNCTION retention.{}({}) RETURNS {} LANGUAGE sql {} SECURITY DEFINER"
-                " SET search_path = pg_catalog AS {}"
-            ).format(
-                sql.Identifier(self.name),
-                arguments,
-                sql.SQL(self.returns),
-                sql.SQL("VOLATILE" if self.volatile else "STABLE"),
-                sql.Literal(self.body.as_string(None)),
-            ),
-            sql.SQL("ALTER FUNCTION {} OWNER TO {}").format(bare, COUNTER),
-            sql.SQL("REVOKE EXECUTE ON FUNCTION {} FROM PUBLIC").format(bare),
-            sql.SQL("GRANT EXECUTE ON FUNCTION {} TO {}").format(bare, names.comma(self.readers)),
-        ]
-
-
 def functions(dataset: InstanceDataset, shape: SourceShape) -> list[sql.Composed]:
     """The definer functions over this catalog's tables."""
     foreign = "TABLE (instance_id text, name text, found bigint)"
     everybody = (WORKER, OPERATOR)
     some = (("tenant", "text"), ("wanted", "text[]"))
     made = [
-        _Function(
+        DefinerFunction(
             name="tenant_directory",
             arguments=(),
             returns="TABLE (id text, alias text)",
             body=_directory(dataset),
             readers=(WORKER,),
         ),
-        _Function(
+        DefinerFunction(
             name="tenant_overview",
             arguments=(),
             returns="TABLE (id text, alias text, instances bigint, ended bigint)",
             body=_overview(dataset),
             readers=(WORKER,),
         ),
-        _Function(
+        DefinerFunction(
             name="resolve_tenant",
             arguments=(("wanted", "text"),),
             returns="text",
             body=_resolve(dataset),
             readers=everybody,
         ),
-        _Function(
+        DefinerFunction(
             name="resolve_instance",
             arguments=(("wanted", "text"),),
             returns="text",
             body=_resolve_instance(dataset, shape),
             readers=everybody,
         ),
-        _Function(
+        DefinerFunction(
             name="foreign_rows",
             arguments=some[:1],
             returns=foreign,
             body=_foreign_rows(dataset, shape, some=False),
             readers=everybody,
         ),
-        _Function(
+        DefinerFunction(
             name="foreign_rows",
             arguments=some,
             returns=foreign,
             body=_foreign_rows(dataset, shape, some=True),
             readers=everybody,
         ),
-        _Function(
+        DefinerFunction(
             name="references_left",
             arguments=some[1:],
             returns="SETOF text",
             body=_references_left(dataset, shape),
             readers=(WORKER,),
         ),
-        _Function(
+        DefinerFunction(
             name="lock_policies",
             arguments=some,
             returns="bigint",
@@ -248,7 +204,12 @@ def functions(dataset: InstanceDataset, shape: SourceShape) -> list[sql.Composed
     ]
     return [
         sql.SQL("GRANT CREATE ON SCHEMA retention TO {}").format(COUNTER),
-        *(statement for function in made for statement in function.statements()),
+        *act_functions.absent(dataset),
+        *(
+            statement
+            for function in [*made, *act_functions.functions(dataset, shape)]
+            for statement in function.statements()
+        ),
         sql.SQL("REVOKE CREATE ON SCHEMA retention FROM {}").format(COUNTER),
     ]
 

@@ -20,7 +20,7 @@ from retention_pipeline.catalog.schema import (
 from retention_pipeline.errors import Refused
 from retention_pipeline.postgres import install, system_catalog
 from retention_pipeline.postgres.session import Cursor, rows
-from retention_pipeline.postgres.shape import read_shape, tables_of
+from retention_pipeline.postgres.shape import named_tables, read_shape
 
 
 def read_facts(cursor: Cursor, dataset: InstanceDataset) -> DatabaseFacts:
@@ -30,7 +30,7 @@ def read_facts(cursor: Cursor, dataset: InstanceDataset) -> DatabaseFacts:
         cursor: of a transaction of `Session`, whose settings decide how a type is printed.
         dataset: the catalog's dataset.
     """
-    wanted = {"tables": list(tables_of(dataset))}
+    wanted = {"tables": list(named_tables(dataset))}
     columns = _by_table(rows(cursor, system_catalog.COLUMNS, wanted))
     indexes = _by_table(rows(cursor, system_catalog.INDEXES, wanted))
     policies = _by_table(rows(cursor, system_catalog.POLICIES, wanted))
@@ -51,13 +51,13 @@ def read_facts(cursor: Cursor, dataset: InstanceDataset) -> DatabaseFacts:
 
 def read_foreign_keys(cursor: Cursor, dataset: InstanceDataset) -> tuple[ForeignKey, ...]:
     """Every foreign key to one of a dataset's tables, from whatever table."""
-    wanted = {"tables": list(tables_of(dataset))}
+    wanted = {"tables": list(named_tables(dataset))}
     return tuple(_foreign_key(row) for row in rows(cursor, system_catalog.FOREIGN_KEYS, wanted))
 
 
 def _expected(cursor: Cursor, dataset: InstanceDataset) -> tuple[str | None, set[str]]:
     """What this catalog would leave here, its note and its functions; nothing, where a table or column is missing."""
-    shape = read_shape(cursor, tables_of(dataset))
+    shape = read_shape(cursor, named_tables(dataset))
     try:
         made = "\n".join(statement.as_string(None) for statement in install.statements(dataset, shape))
         note = install.installed_digest(dataset, shape)

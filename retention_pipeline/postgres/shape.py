@@ -56,9 +56,15 @@ class SourceShape:
 
 
 def tables_of(dataset: InstanceDataset) -> tuple[str, ...]:
-    """Every table that the dataset names, once."""
+    """Every table of an archive, the tenants' among them, once."""
     names = [dataset.tenants.table, dataset.root.table, *(t.table for t in dataset.by_name.values())]
     return tuple(dict.fromkeys(names))
+
+
+def named_tables(dataset: InstanceDataset) -> tuple[str, ...]:
+    """Every table that the dataset names, once: those of an archive, and the stores', whose rows are in none."""
+    stores = [dataset.stores.table] if dataset.stores else []
+    return tuple(dict.fromkeys([*tables_of(dataset), *stores]))
 
 
 _COLUMNS = sql.SQL("""

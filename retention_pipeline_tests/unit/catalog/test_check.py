@@ -16,9 +16,11 @@ from retention_pipeline.catalog.model import (
     Epochs,
     Evidence,
     InstanceDataset,
+    Recovery,
     Root,
     Section,
     Shared,
+    Stores,
     Tenants,
 )
 from retention_pipeline.catalog.schema import (
@@ -63,6 +65,8 @@ evidence:
     parent: jobs
     join: {job_id: id}
     section: action_checkpoints
+  - {name: letters, table: app.letters, key: [id], tenant: tenant, join: {case_id: id}, section: recovery}
+  - {name: bindings, table: app.bindings, key: [id], tenant: tenant, join: {case_id: id}, section: store_bindings}
 shared:
   - name: kind
     table: app.kinds
@@ -73,6 +77,8 @@ shared:
     retention_days: days
 blockers:
   - {name: open_job, evidence: jobs, column: status, closed: [done]}
+recovery: {evidence: letters, key: id, fence: fence, status: status, open: [open], cancelled: dead, closed_at: closed}
+stores: {table: app.stores, key: id, tenant: tenant, detached_at: detached, bindings: bindings, store: store_id}
 """)
 
 UUID, TEXT, INTEGER = "uuid", "text", "integer"
@@ -90,6 +96,16 @@ COLUMNS = {
     },
     "app.steps": {"id": UUID, "tenant": UUID, "job_id": UUID},
     "app.kinds": {"id": UUID, "tenant": UUID, "days": INTEGER},
+    "app.letters": {
+        "id": UUID,
+        "tenant": UUID,
+        "case_id": UUID,
+        "fence": "bigint",
+        "status": TEXT,
+        "closed": "timestamp with time zone",
+    },
+    "app.bindings": {"id": UUID, "tenant": UUID, "case_id": UUID, "store_id": UUID},
+    "app.stores": {"id": UUID, "tenant": UUID, "detached": "timestamp with time zone"},
 }
 KEYS = {
     "app.tenants": [("id",), ("alias",)],
@@ -98,9 +114,18 @@ KEYS = {
     "app.jobs": [("id",)],
     "app.steps": [("id",)],
     "app.kinds": [("id",)],
+    "app.letters": [("id",)],
+    "app.bindings": [("id",)],
+    "app.stores": [("id",)],
 }
-SEARCHES = {"app.cases": [("tenant", "state")], "app.jobs": [("case_id",)], "app.steps": [("job_id",)]}
-MODELS = (InstanceDataset, Tenants, Root, Epochs, Evidence, Shared, Ephemeral, Blocker)
+SEARCHES = {
+    "app.cases": [("tenant", "state")],
+    "app.jobs": [("case_id",)],
+    "app.steps": [("job_id",)],
+    "app.letters": [("case_id",)],
+    "app.bindings": [("case_id",), ("store_id",)],
+}
+MODELS = (InstanceDataset, Tenants, Root, Epochs, Evidence, Shared, Ephemeral, Blocker, Recovery, Stores)
 EVERYBODY = Policy(command="ALL", roles=frozenset({"retention_worker", "retention_operator"}))
 
 
@@ -143,6 +168,9 @@ FITTING = DatabaseFacts(
         link("app.jobs", "case_id", "app.cases"),
         link("app.steps", "job_id", "app.jobs"),
         link("app.cases", "kind_id", "app.kinds"),
+        link("app.letters", "case_id", "app.cases"),
+        link("app.bindings", "case_id", "app.cases"),
+        link("app.bindings", "store_id", "app.stores"),
     ),
     installed="catalog 1",
     expected="catalog 1",
@@ -184,7 +212,7 @@ def test_facts_that_fit_have_no_fault():
 
 def test_an_empty_database_lacks_each_table_and_nothing_else():
     found = check(CATALOG, DatabaseFacts(tables={}, installed="x", expected=None))
-    assert [fault.code for fault in found] == [FaultCode.CATALOG_TABLE_MISSING] * 6
+    assert [fault.code for fault in found] == [FaultCode.CATALOG_TABLE_MISSING] * 9
     assert [fault.line for fault in found] == sorted(
         CATALOG.line(*path, "table") for path, _, _ in tables(CATALOG.instances)
     )
@@ -231,6 +259,11 @@ def test_only_tables_hold_rows_that_can_be_locked(kind):
         ("app.jobs", "tenant", "text", ("evidence", 1, "tenant")),
         ("app.jobs", "case_id", "text", ("evidence", 1, "join", "case_id")),
         ("app.cases", "kind_id", "bigint", ("shared", 0, "join", "id")),
+        ("app.letters", "fence", "text", ("recovery", "fence")),
+        ("app.letters", "closed", "timestamp without time zone", ("recovery", "closed_at")),
+        ("app.stores", "detached", "boolean", ("stores", "detached_at")),
+        ("app.bindings", "store_id", "text", ("stores", "store")),
+        ("app.stores", "tenant", "text", ("stores", "tenant")),
     ],
 )
 def test_a_wrong_type_is_told_with_its_line(name, changed, base, path):
@@ -496,6 +529,31 @@ def test_the_reference_has_every_code_and_every_key():
     assert {name for name in (*FaultCode.__members__, *keys) if f"`{name}`" not in reference} == {"payload", "mirrors"}
     assert all(f"`{section}`" in reference for section in get_args(Section))
     assert "`{payload: column, mirrors: [columns]}`" in reference
+
+
+def test_a_binding_without_a_foreign_key_to_its_store_is_told_with_the_statement():
+    """W9: it would be added while the store is detached, and nobody would wait for anybody."""
+    keys = tuple(key for key in FITTING.foreign_keys if key.parent != "app.stores")
+    fault = only(replace(FITTING, foreign_keys=keys))
+    assert (fault.code, fault.line) == (FaultCode.CATALOG_FOREIGN_KEY_MISSING, line("stores", "store"))
+    assert 'FOREIGN KEY ("store_id") REFERENCES "app"."stores" ("id")' in fault.remedy
+
+
+def test_a_binding_that_no_index_finds_is_a_warning():
+    indexes = tuple(i for i in FITTING.tables["app.bindings"].indexes if i.columns != ("store_id",))
+    fault = only(with_table("app.bindings", indexes=indexes))
+    assert (fault.code, fault.severity) == (FaultCode.CATALOG_INDEX_MISSING, Severity.WARNING)
+
+
+def test_a_status_that_a_dead_letter_never_has_is_told():
+    fault = only(with_column("app.letters", "status", labels=("open", "resolved")))
+    assert (fault.code, fault.line) == (FaultCode.CATALOG_VALUE_UNKNOWN, line("recovery", "cancelled"))
+
+
+def test_nobody_of_ours_need_see_the_stores():
+    """The function that detaches has policies of its own."""
+    bare = with_table("app.stores", policies=(), worker_policy=False, worker_privileges=frozenset())
+    assert check(CATALOG, bare) == ()
 
 
 def test_an_error_stops_and_a_warning_does_not():

@@ -232,6 +232,21 @@ def test_a_child_may_not_stand_above_its_parent():
         ("mirrors: [data]", "mirrors: [payload]", "payload stands twice"),
         ("nucleus.tenant_id", "retention.tenant_id", "settings that begin with `retention.`"),
         ("nucleus.tenant_id", "work_mem", "tenants.setting: this is not a name"),
+        (
+            "evidence: dead_letters\n  key",
+            "evidence: workflow\n  key",
+            "recovery.evidence: there is no evidence named workflow",
+        ),
+        (
+            "key: id\n  fence",
+            "key: fence\n  fence",
+            "recovery.key: a dead letter is named by the one key of dead_letters",
+        ),
+        ("cancelled: not_replayable", "cancelled: open", "recovery.cancelled: open is open as well"),
+        ("  fence: fence", "  fence: instance_id", "recovery: the column instance_id ties rows together"),
+        ("  fence: fence", "  fence: status", "recovery: status stands twice"),
+        ("bindings: store_bindings", "bindings: triggers", "stores.bindings: there is no evidence named triggers"),
+        ("detached_at: detached_at", "detached_at: id", "stores.detached_at: the column id names the store already"),
     ],
 )
 def test_parts_that_do_not_fit_together_are_named_with_their_line(old, new, says):
@@ -263,3 +278,9 @@ def test_a_shared_table_may_be_reached_in_two_ways():
     assert parse(text).instances.by_name["trigger_workflows"].table == "nucleus.workflows"
     text = change(again, again.replace("tenant_id", "owner_id"), text)
     assert "shared.3.tenant: nucleus.workflows has the tenant column tenant_id above" in refusal(text)
+
+
+def test_who_closes_and_detaches_nothing_leaves_both_parts_out():
+    """G2 and W9 are asked of those who have dead letters and stores."""
+    text = SHIPPED[: SHIPPED.index("# Dead letters that `recovery cancel`")]
+    assert (parse(text).instances.recovery, parse(text).instances.stores) == (None, None)
