@@ -11,7 +11,7 @@ from psycopg import sql
 
 from retention_pipeline.catalog.loader import Catalog
 from retention_pipeline.catalog.model import InstanceDataset, Related
-from retention_pipeline.postgres import act_functions, names
+from retention_pipeline.postgres import act_functions, names, worker_rules
 from retention_pipeline.postgres.definer import COUNTER, OPERATOR, WORKER, DefinerFunction, policy
 from retention_pipeline.postgres.shape import SourceShape, named_tables, read_shape
 
@@ -32,7 +32,8 @@ def install(connection: psycopg.Connection, catalog: Catalog) -> None:
 
 def statements(dataset: InstanceDataset, shape: SourceShape) -> list[sql.Composed]:
     """Everything that a catalog installs over tables of this shape."""
-    made = [*privileges(dataset), *policies(dataset), *guards(dataset), *act_functions.rules(dataset)]
+    made = [*privileges(dataset), *policies(dataset), *worker_rules.policies(dataset)]
+    made += [*guards(dataset), *worker_rules.receipt_guard(dataset), *act_functions.rules(dataset)]
     return [*made, *functions(dataset, shape)]
 
 
@@ -257,6 +258,19 @@ def _resolve_instance(dataset: InstanceDataset, shape: SourceShape) -> sql.Compo
         " WHERE a.tenant_id = retention.current_tenant() AND a.instance_id = wanted::{type}::text) AS known (id)"
         " WHERE pg_has_role(session_user, 'retention_worker', 'MEMBER') OR retention.permitted('workflow_retention:read')"
         " OR retention.permitted('workflow_retention:legal_hold') OR retention.permitted('workflow_retention:archive')"
+    ).format(
+        key=names.column("i", root.key),
+        roots=names.table(root.table),
+        type=sql.SQL(shape.type_of(root.table, root.key)),
+        tenant=names.column("i", root.tenant),
+    )
+
+
+def _instance_present(dataset: InstanceDataset, shape: SourceShape) -> sql.Composed:
+    """Whether the instance's own row stands in the source: a hold on one that was brought back is never too late (G1)."""
+    root = dataset.root
+    return sql.SQL(
+        "SELECT EXISTS (SELECT FROM {roots} AS i WHERE {key} = wanted::{type} AND {tenant}::text = instance_present.tenant)"
     ).format(
         key=names.column("i", root.key),
         roots=names.table(root.table),
