@@ -25,8 +25,10 @@ COMMANDS: Final = {
     "migrate": "retention_pipeline.cli.migrate:migrate",
     "profile": "retention_pipeline.cli.profile:profile",
     "reconcile": "retention_pipeline.cli.reconcile:reconcile",
+    "recovery": "retention_pipeline.cli.recovery:recovery",
     "restore": "retention_pipeline.cli.restore:restore",
     "secret": "retention_pipeline.cli.secret:secret",
+    "store": "retention_pipeline.cli.store:store",
 }
 """Where each command is, so that a call imports no more than its own."""
 

@@ -12,12 +12,12 @@ BEGIN
     AND a.subject = wanted_subject AND a.kind = 'single_use' AND a.expires_at > clock_timestamp()
     AND retention.principal_permitted(a.actor, retention.approval_permission(a.job));
   IF NOT FOUND THEN
-    RAISE EXCEPTION 'no approval stands for exactly this' USING ERRCODE = 'RT030';
+    RAISE EXCEPTION 'no approval stands for exactly this' USING ERRCODE = 'RT010';
   END IF;
   INSERT INTO retention.approval_uses (approval_id, run, tenant_id, single_use)
   VALUES (approval, used_by, retention.current_tenant(), true);
 EXCEPTION WHEN unique_violation THEN
-  RAISE EXCEPTION 'the approval was used already' USING ERRCODE = 'RT031';
+  RAISE EXCEPTION 'the approval was used already' USING ERRCODE = 'RT010';
 END $$;
 
 GRANT SELECT ON retention.approvals TO retention_counter;
