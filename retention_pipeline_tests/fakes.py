@@ -10,7 +10,7 @@ from retention_pipeline import clock
 from retention_pipeline.errors import Code, Integrity, Refused
 from retention_pipeline.model.ids import ObjectVersion
 from retention_pipeline.model.ports import Deletion, StoredVersion
-from retention_pipeline.storage.keys import checked_key
+from retention_pipeline.storage.keys import checked_folder, checked_key
 
 
 @dataclass
@@ -53,9 +53,10 @@ class MemoryStore:
             for kept in self.kept.get(checked_key(key), ())
         )
 
-    def walk(self):
+    def walk(self, below=""):
         for key in sorted(self.kept):
-            yield from self.versions(key)
+            if key.startswith(checked_folder(below)):
+                yield from self.versions(key)
 
     def delete(self, key, version):
         found = self._find(key, version)

@@ -69,8 +69,10 @@ class ObjectStore(Protocol):
         """Every version under exactly this key, oldest first; empty when there is none."""
         ...
 
-    def walk(self) -> Iterator[StoredVersion]:
-        """Every version of every object under the prefix, a page at a time."""
+    def walk(self, below: str = "") -> Iterator[StoredVersion]:
+        """Every version of every object under the prefix, a page at a time; or only of keys that begin with `below`, a folder
+        such as `audit/`.
+        """
         ...
 
     def delete(self, key: ObjectKey, version: ObjectVersion) -> Deletion:
@@ -111,4 +113,8 @@ class KeyProvider(Protocol):
 
     def unwrap(self, tenant: TenantId, generation: int, wrapped: WrappedKey) -> bytes:
         """Give the tenant key back, or raise `Unavailable(KEY_UNAVAILABLE)` or `Integrity(OBJECT_UNAUTHENTIC)`."""
+        ...
+
+    def mac_key(self, purpose: str) -> bytes:
+        """A 32-byte key for one named purpose, such as sealing audit blocks (SPEC G5); it survives rotation."""
         ...

@@ -25,7 +25,7 @@ from retention_pipeline.errors import Code, Integrity, Refused
 from retention_pipeline.model.ids import ObjectKey, ObjectVersion
 from retention_pipeline.model.ports import ByteStream, Deletion, Finding, StoredVersion
 from retention_pipeline.storage import folders
-from retention_pipeline.storage.keys import checked_key, checked_prefix
+from retention_pipeline.storage.keys import checked_folder, checked_key, checked_prefix
 
 _MARK: Final = "@"
 _INCOMING: Final = ".incoming"
@@ -107,12 +107,13 @@ class FilesystemStore:
             except FileNotFoundError:
                 return ()
 
-    def walk(self) -> Iterator[StoredVersion]:
-        """Every object under the prefix, in the order of their keys' folders."""
+    def walk(self, below: str = "") -> Iterator[StoredVersion]:
+        """Every object under the prefix, or under a folder of it, in the order of their keys' folders."""
+        start = checked_folder(below)
         with folders.faults():
             try:
-                with self._opened() as base:
-                    yield from _walk(base, "")
+                with self._opened(*start.split("/")[:-1]) as base:
+                    yield from _walk(base, start)
             except FileNotFoundError:
                 return
 

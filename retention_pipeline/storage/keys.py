@@ -28,6 +28,13 @@ def checked_prefix(prefix: str) -> str:
     return checked_key(bare) if bare else ""
 
 
+def checked_folder(below: str) -> str:
+    """Give the beginning of keys back, which ends with a slash or is empty."""
+    if below and not below.endswith("/"):
+        raise unsafe()
+    return f"{checked_prefix(below)}/" if below else ""
+
+
 def unsafe() -> Refused:
     """A name that could lead elsewhere."""
     return Refused(

@@ -9,7 +9,7 @@ from retention_pipeline.egress.s3 import LifecycleRule, Listed, S3Api
 from retention_pipeline.errors import Code, Integrity, RetentionError, Unavailable
 from retention_pipeline.model.ids import ObjectKey, ObjectVersion
 from retention_pipeline.model.ports import ByteStream, Deletion, Finding, StoredVersion
-from retention_pipeline.storage.keys import checked_key, checked_prefix
+from retention_pipeline.storage.keys import checked_folder, checked_key, checked_prefix
 
 _MAYBE_LOCKED: Final = frozenset({Code.STORE_DENIED, Code.STORE_PROTOCOL, Code.STORE_CONTENDED})
 """How stores answer to the deletion of a version that they hold; none of them is proof of it."""
@@ -47,9 +47,9 @@ class S3Store:
         found = [self._stored(entry) for entry in self._api.versions(name) if entry.key == name]
         return tuple(reversed(found))
 
-    def walk(self) -> Iterator[StoredVersion]:
-        """Every version of every object under the prefix."""
-        return map(self._stored, self._api.versions(self._prefix))
+    def walk(self, below: str = "") -> Iterator[StoredVersion]:
+        """Every version of every object under the prefix, or under a folder of it."""
+        return map(self._stored, self._api.versions(self._prefix + checked_folder(below)))
 
     def delete(self, key: ObjectKey, version: ObjectVersion) -> Deletion:
         """Delete exactly this version. A listing says that it is gone, never a denied or failed request."""

@@ -88,6 +88,16 @@ def test_a_walk_finds_every_object_once_a19(store):
     assert sorted((found.key, found.version) for found in store.walk()) == sorted(written)
 
 
+def test_a_walk_below_a_folder_finds_what_is_in_it_alone_g5(store):
+    written = {(key, put(store, key)) for key in ("b/c", "b/d/e")}
+    for other in ("a", "b.c", "bb/c", "z/b/c"):
+        put(store, other)
+    assert sorted((found.key, found.version) for found in store.walk("b/")) == sorted(written)
+    assert list(store.walk("c/")) == []
+    for outside in ("b", "../", "/", "a/../"):
+        assert code_of(lambda: list(store.walk(outside))) is Code.STORE_PATH_UNSAFE  # noqa: B023
+
+
 def test_a_walk_of_an_empty_store_is_empty(store):
     assert list(store.walk()) == []
 
