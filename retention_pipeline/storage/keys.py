@@ -32,7 +32,7 @@ def checked_folder(below: str) -> str:
     """Give the beginning of keys back, which ends with a slash or is empty."""
     if below and not below.endswith("/"):
         raise unsafe()
-    return f"{checked_prefix(below)}/" if below else ""
+    return f"{checked_key(below[:-1])}/" if below else ""
 
 
 def unsafe() -> Refused:
