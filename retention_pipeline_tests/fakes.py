@@ -9,7 +9,7 @@ from hashlib import sha256 as new_sha256
 from retention_pipeline import clock
 from retention_pipeline.errors import Code, Integrity, Refused
 from retention_pipeline.model.ids import ObjectVersion
-from retention_pipeline.model.ports import Deletion, StoredVersion
+from retention_pipeline.model.ports import Deletion, ObjectLock, StoredVersion
 from retention_pipeline.storage.keys import checked_folder, checked_key
 
 
@@ -70,10 +70,22 @@ class MemoryStore:
         return Deletion.DELETED
 
     def lock(self, key, version, *, until):
-        self._find(key, version).lock_until = until
+        self._lockable(key, version).lock_until = until
 
     def hold(self, key, version, *, on):
-        self._find(key, version).held = on
+        self._lockable(key, version).held = on
+
+    def lock_state(self, key, version):
+        found = self._find(key, version)
+        return ObjectLock(until=found and found.lock_until, held=bool(found and found.held))
+
+    def _lockable(self, key, version):
+        found = self._find(key, version)
+        if not self._locks:
+            raise Refused(Code.USAGE, "This store has no object lock.", remedy="Ask `locks` first.")
+        if found is None:
+            raise Integrity(Code.OBJECT_MISSING, "There is no such version.", remedy="Find out who removed it.")
+        return found
 
     def locks(self):
         return self._locks

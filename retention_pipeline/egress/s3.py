@@ -23,7 +23,7 @@ from retention_pipeline.egress.s3_wire import EMPTY_SHA256, Bucket, Signer, pars
 from retention_pipeline.egress.transport import PinnedTransport, TransportError, loss_of
 from retention_pipeline.errors import Code, Integrity, Refused, Unavailable
 from retention_pipeline.model.credentials import Credentials
-from retention_pipeline.model.ports import ByteStream
+from retention_pipeline.model.ports import ByteStream, ObjectLock
 
 _ERROR_BODY: Final = 64 << 10
 _ANSWER_BODY: Final = 32 << 20
@@ -129,12 +129,14 @@ class S3Api:
 
     def is_locked(self, key: str, version: str) -> bool:
         """Whether a retention period or a legal hold protects a version now."""
+        state = self.lock_state(key, version)
+        return state.held or (state.until is not None and state.until > clock.utc_now())
+
+    def lock_state(self, key: str, version: str) -> ObjectLock:
+        """A version's retention and legal hold."""
         retention = self._about("GetObjectRetention", key, {"retention": "", "versionId": version}).get("Retention", {})
-        until = retention.get("RetainUntilDate")
-        if until is not None and until > clock.utc_now():
-            return True
         hold = self._about("GetObjectLegalHold", key, {"legal-hold": "", "versionId": version}).get("LegalHold", {})
-        return bool(hold.get("Status") == "ON")
+        return ObjectLock(until=retention.get("RetainUntilDate"), held=hold.get("Status") == "ON")
 
     def lock(self, key: str, version: str, until: datetime) -> None:
         """Lock a version until an instant (SPEC A11); `Refused(STORE_DENIED)` if it is locked for longer already."""

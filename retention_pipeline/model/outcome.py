@@ -41,6 +41,8 @@ class Counts:
     bytes_archived: int = 0
     superseded: int = 0
     adopted: int = 0
+    expired: int = 0
+    removed: int = 0
     skipped: int = 0
     failures: dict[str, int] = field(default_factory=dict)
 

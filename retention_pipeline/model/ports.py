@@ -37,6 +37,14 @@ class Deletion(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectLock:
+    """What a store says that it holds a version by: until an instant, or by the one legal hold that it has."""
+
+    until: datetime | None
+    held: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """A fact about the world that an operator must act on."""
 
@@ -81,6 +89,18 @@ class ObjectStore(Protocol):
 
     def locks(self) -> bool:
         """Whether the store can hold an object version against deletion until a date (object lock)."""
+        ...
+
+    def lock(self, key: ObjectKey, version: ObjectVersion, *, until: datetime) -> None:
+        """Hold a version against deletion until an instant; never sooner than by its present lock (A11)."""
+        ...
+
+    def hold(self, key: ObjectKey, version: ObjectVersion, *, on: bool) -> None:
+        """Set or lift the one legal hold of a version."""
+        ...
+
+    def lock_state(self, key: ObjectKey, version: ObjectVersion) -> ObjectLock:
+        """What holds a version now."""
         ...
 
     def findings(self) -> tuple[Finding, ...]:

@@ -1,9 +1,12 @@
 -- What happens to an archive after its source is gone: locks, expiry, tombstones.
 
 ALTER TABLE retention.attempts
-  ADD COLUMN expiring_at timestamptz,        -- our own deletion of the object has begun
+  ADD COLUMN expiring_at timestamptz,        -- our own deletion of the object has begun,
+  ADD COLUMN expiry_approval_id uuid REFERENCES retention.approvals,  -- under this approval,
+  ADD COLUMN expiry_run text,                                         -- which this run had taken
   ADD COLUMN object_deleted_at timestamptz;  -- it is gone, and a listing said so
 CREATE INDEX archives_by_deletion ON retention.attempts (tenant_id, source_deleted_at) WHERE state = 'source_deleted';
+CREATE INDEX archives_by_approval ON retention.attempts (expiry_approval_id, expiry_run) WHERE expiry_approval_id IS NOT NULL;
 CREATE INDEX archives_off_the_path ON retention.attempts (tenant_id, ended_at)
   WHERE state IN ('superseded', 'conflict', 'abandoned') AND object_version IS NOT NULL AND object_deleted_at IS NULL;
 
@@ -98,6 +101,11 @@ BEGIN
     IF NEW.source_deleted_at IS NOT NULL AND (NEW.archive_retention_days = 0
       OR NEW.source_deleted_at + make_interval(hours => 24 * NEW.archive_retention_days) > clock_timestamp()) THEN
       RAISE EXCEPTION 'the period of the archive is not over' USING ERRCODE = 'RT041';
+    END IF;
+    IF NOT coalesce(retention.approved(NEW.tenant_id, NEW.expiry_approval_id, NEW.expiry_run, 'expire', NULL), false)
+      OR (SELECT count(*) FROM retention.attempts WHERE expiry_approval_id = NEW.expiry_approval_id
+        AND expiry_run = NEW.expiry_run) >= (SELECT max_items FROM retention.approvals WHERE id = NEW.expiry_approval_id) THEN
+      RAISE EXCEPTION 'no approval for the end of an archive' USING ERRCODE = 'RT010';
     END IF;
   END IF;
   RETURN NEW;
