@@ -159,9 +159,7 @@ class Expiries(Protocol):
         """Audit, once for each, that a hold keeps archives whose period is over."""
         ...
 
-    def mark(
-        self, archive: DueArchive, *, as_of: datetime, approval: Approval, run: str
-    ) -> "ExpiringArchive | Code":
+    def mark(self, archive: DueArchive, *, as_of: datetime, approval: Approval, run: str) -> "ExpiringArchive | Code":
         """Record that its deletion begins, if it still may go; else the code of what keeps it."""
         ...
 

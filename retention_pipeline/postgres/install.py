@@ -174,6 +174,13 @@ def functions(dataset: InstanceDataset, shape: SourceShape) -> list[sql.Composed
             readers=everybody,
         ),
         DefinerFunction(
+            name="instance_present",
+            arguments=(("tenant", "text"), ("wanted", "text")),
+            returns="boolean",
+            body=_instance_present(dataset, shape),
+            readers=(WORKER,),
+        ),
+        DefinerFunction(
             name="foreign_rows",
             arguments=some[:1],
             returns=foreign,
