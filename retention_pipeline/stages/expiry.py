@@ -86,7 +86,7 @@ class Expiry:
     run: str
     apply: bool = False
     approval: str | None = None
-    bounds: Bounds = Bounds()
+    bounds: Bounds = field(default_factory=Bounds)
     as_of: datetime | None = None
     _counts: Counts = field(default_factory=Counts)
     _stores: dict[int, ObjectStore] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""An archive ends when its own period is over, by the version that was verified, and not while anything keeps it (SPEC A10, F5, F8, F20)."""
+"""An archive ends when its own period is over, by the version that was verified, and while nothing keeps it (SPEC A10, F5, F8, F20)."""
 
 from dataclasses import replace
 from datetime import timedelta
