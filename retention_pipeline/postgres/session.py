@@ -195,6 +195,14 @@ _PRODUCT_STATES = {
         "The database refused a deletion without a verified archive.",
         remedy="Nothing was deleted; run the preflight again.",
     ),
+    **dict.fromkeys(
+        ("RT020", "RT021"),
+        Unavailable(
+            Code.AUDIT_SEAL_REFUSED,
+            "The database refused a block that does not follow its chain, or whose events no longer wait.",
+            remedy="Run it again; if it repeats, run `retention audit verify`.",
+        ),
+    ),
 }
 """Refusals that our own triggers raise."""
 

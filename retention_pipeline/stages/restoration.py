@@ -1,19 +1,18 @@
 """Opens an archive again: verified first, then written to a file or put back into the database (SPEC A17)."""
 
-import os
-import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from retention_pipeline.errors import Code, Refused, Unavailable, UsageFault
+from retention_pipeline.errors import Code, Refused
 from retention_pipeline.model.archive import Attempt, AttemptState, StoredObject
 from retention_pipeline.model.ids import AttemptId, TenantId
 from retention_pipeline.model.people import Approval, Job
 from retention_pipeline.model.ports import ObjectStore
 from retention_pipeline.model.work import Records
 from retention_pipeline.stages.manifest import ReadManifest, read
+from retention_pipeline.stages.new_file import new_file
 from retention_pipeline.stages.verification import Keys, verify
 
 READABLE = frozenset({AttemptState.STORED, AttemptState.VERIFIED, AttemptState.SOURCE_DELETED, AttemptState.SUPERSEDED})
@@ -83,25 +82,8 @@ def to_file(store: ObjectStore, stored: StoredObject, keys: Keys, path: Path) ->
         UsageFault: `USAGE`, when the file is there already.
         Unavailable: `STORE_FULL`, when it could not be written.
     """
-    if path.exists():
-        raise UsageFault(Code.USAGE, "The file exists; it is not overwritten.", remedy="Choose another name.")
-    spool = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    try:
-        with os.fdopen(os.open(spool, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            verify(store, stored, keys, sink=file.write)
-            file.flush()
-            os.fsync(file.fileno())
-        os.link(spool, path)
-    except FileExistsError:
-        raise UsageFault(Code.USAGE, "The file exists; it is not overwritten.", remedy="Choose another name.") from None
-    except OSError as error:
-        raise Unavailable(
-            Code.STORE_FULL,
-            f"The file could not be written (errno {error.errno}).",
-            remedy="Check the folder, its rights and its space.",
-        ) from None
-    finally:
-        spool.unlink(missing_ok=True)
+    with new_file(path) as file:
+        verify(store, stored, keys, sink=file.write)
 
 
 def into_database(
