@@ -14,7 +14,7 @@ from retention_pipeline.errors import Code, Integrity, Refused
 from retention_pipeline.model.archive import ColumnShape, TableRows
 from retention_pipeline.model.ids import AttemptId, TenantId
 from retention_pipeline.model.people import Approval
-from retention_pipeline.postgres import names, oversight
+from retention_pipeline.postgres import expiry, names, oversight
 from retention_pipeline.postgres.content import EPHEMERAL_MARKER, ContentStatements, Place, places
 from retention_pipeline.postgres.session import Cursor, Session, one, rows
 from retention_pipeline.postgres.shape import SourceShape, read_shape, tables_of
@@ -37,6 +37,10 @@ WHERE a.id = %(attempt)s::uuid AND a.tenant_id = %(tenant)s
 _WAS_RESTORED = sql.SQL(
     "SELECT EXISTS (SELECT FROM retention.restorations WHERE tenant_id = %(tenant)s AND attempt_id = %(attempt)s::uuid)"
 )
+_IS_ENDING = sql.SQL("""
+SELECT coalesce(bool_or(expiring_at IS NOT NULL OR object_deleted_at IS NOT NULL), false) FROM retention.attempts
+WHERE tenant_id = %(tenant)s AND id = %(attempt)s::uuid
+""")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,6 +61,7 @@ class PostgresRestorer:
     ) -> Restored:
         """Insert all rows, read them again, compare, and commit only what is identical."""
         with self.session.transaction(tenant) as cursor:
+            _require_living(cursor, tenant, archive)
             shape = read_shape(cursor, tables_of(self.catalog.instances))
             parameters = {
                 "tenant": tenant,
@@ -187,6 +192,18 @@ class PostgresRestorer:
                     f"{place.table}: what was written does not read back as it was archived; nothing was restored.",
                     remedy="Restore to a file, and compare; a trigger of the platform may change rows.",
                 )
+
+
+def _require_living(cursor: Cursor, tenant: TenantId, archive: AttemptId) -> None:
+    """The archive does not end before this transaction does; where its end has begun, nothing is restored (F20)."""
+    expiry.share(cursor, tenant, archive)
+    cursor.execute(_IS_ENDING, {"tenant": tenant, "attempt": archive})
+    if one(cursor)[0]:
+        raise Refused(
+            Code.ARCHIVE_UNKNOWN,
+            "This archive's own period is over, and its deletion has begun.",
+            remedy="`retention inspect` lists what is left.",
+        )
 
 
 def _hold_no_marker(place: Place, shape: SourceShape) -> frozenset[str]:
