@@ -8,6 +8,7 @@ from rich.text import Text
 
 from retention_pipeline.cli.common import Call, pass_call, table
 from retention_pipeline.errors import Code, Refused
+from retention_pipeline.model.expiry import ArchiveLife
 from retention_pipeline.model.ids import AttemptId
 from retention_pipeline.model.people import Permission
 
@@ -18,7 +19,8 @@ from retention_pipeline.model.people import Permission
 def inspect(call: Call, archive: str | None) -> None:
     """List a tenant's archives, or look into one.
 
-    The list has the newest thousand. One that is named is opened and proven, and its rows are counted by table.
+    The list has the newest thousand, with the instant at which each one's own period is over, and what keeps it. One that is
+    named is opened and proven, and its rows are counted by table.
 
     \b
     Examples:
@@ -28,11 +30,20 @@ def inspect(call: Call, archive: str | None) -> None:
     call.require(Permission.READ)
     tenant = call.tenant.id
     if archive is None:
-        found = [
-            {"archive": a.id, "instance": a.instance, "epoch": a.epoch, "state": a.state, "bytes": a.size}
-            for a in call.app.archives(tenant)
+        lives = call.app.archive_lives(tenant)
+        found = [_life(life) for life in lives]
+        listed = [
+            {
+                **_life(life),
+                "expires_at": f"{life.expires_at:%Y-%m-%d}" if life.expires_at else "-",
+                "kept_by": ",".join(life.kept_by) or "-",
+            }
+            for life in lives
         ]
-        call.emit({"archives": found}, _listed(("archive", "instance", "epoch", "state", "bytes"), found))
+        call.emit(
+            {"archives": found},
+            _listed(("archive", "instance", "epoch", "state", "bytes", "expires_at", "kept_by"), listed),
+        )
         return
     attempt, manifest = call.app.open_archive(tenant, archive_id(archive))
     counts = {part.name: len(part.rows) for part in manifest.tables}
@@ -62,6 +73,19 @@ def archive_id(text: str) -> AttemptId:
         raise Refused(
             Code.ARCHIVE_UNKNOWN, "This is no archive's id.", remedy="`retention inspect` lists the tenant's archives."
         ) from None
+
+
+def _life(life: ArchiveLife) -> dict[str, object]:
+    return {
+        "archive": life.archive,
+        "instance": life.instance,
+        "epoch": life.epoch,
+        "state": life.state,
+        "bytes": life.bytes,
+        "expires_at": life.expires_at,
+        "kept_by": list(life.kept_by),
+        "lock_pending": life.lock_pending,
+    }
 
 
 def _listed(names: Sequence[str], found: Sequence[Mapping[str, object]]) -> Text:

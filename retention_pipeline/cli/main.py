@@ -17,6 +17,7 @@ COMMANDS: Final = {
     "demo": "retention_pipeline.cli.laptop:demo",
     "dev": "retention_pipeline.cli.laptop:dev",
     "egress": "retention_pipeline.cli.egress:egress",
+    "expire": "retention_pipeline.cli.expire:expire",
     "grant": "retention_pipeline.cli.grant:grant",
     "hold": "retention_pipeline.cli.hold:hold",
     "inspect": "retention_pipeline.cli.inspect:inspect",
