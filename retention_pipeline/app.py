@@ -4,7 +4,7 @@ import hashlib
 import re
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import datetime
 from functools import cached_property, partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from retention_pipeline.errors import RetentionError
 from retention_pipeline.governance.profile import Grammar, parse_profile
 from retention_pipeline.keys.local import LocalKeyring
 from retention_pipeline.model.archive import Attempt
+from retention_pipeline.model.expiry import ArchiveLife
 from retention_pipeline.model.gates import Gates
 from retention_pipeline.model.ids import AttemptId, InstanceId, TenantId
 from retention_pipeline.model.inventory import Inventory
@@ -27,17 +28,20 @@ from retention_pipeline.model.outcome import Counts
 from retention_pipeline.model.people import Tenant, TenantCount
 from retention_pipeline.model.ports import KeyProvider, ObjectStore
 from retention_pipeline.model.profile import Profile, Provider, Readiness
-from retention_pipeline.postgres import credentials, egress_settings, oversight, people, profiles
+from retention_pipeline.postgres import attempts, credentials, egress_settings, expiry, oversight, people, profiles
 from retention_pipeline.postgres.credentials import SealedSecret
+from retention_pipeline.postgres.expiry import PostgresExpiries
 from retention_pipeline.postgres.introspection import read_facts
 from retention_pipeline.postgres.records import PostgresRecords
 from retention_pipeline.postgres.restore import PostgresRestorer
-from retention_pipeline.postgres.session import Cursor, Session
+from retention_pipeline.postgres.session import Cursor, Limits, Session
 from retention_pipeline.postgres.source import PostgresSource
 from retention_pipeline.postgres.tenant_keys import TenantKeys
 from retention_pipeline.settings import Settings
 from retention_pipeline.stages import restoration
 from retention_pipeline.stages.chain import EVERY_STEP, Step, World
+from retention_pipeline.stages.eligibility import Brake
+from retention_pipeline.stages.expiry import Expiry, ExpiryResult
 from retention_pipeline.stages.explicit import ExplicitArchive, ExplicitResult
 from retention_pipeline.stages.manifest import ReadManifest
 from retention_pipeline.stages.reconcile import Bounds, Reconciliation, RunResult
@@ -48,6 +52,9 @@ from retention_pipeline.storage.s3 import S3Store
 
 PROFILE_GRAMMAR: Final = Grammar(endpoint=lambda text: str(Destination.parse(text)), prefix=checked_prefix)
 """How those who connect to a profile's places read them."""
+
+READING_MS: Final = 3_600_000
+"""How long reading one archive may keep it from its end, in milliseconds."""
 
 _FOLDER_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -169,8 +176,14 @@ class App:
 
     def world(self, progress: Callable[[Counts], None] = lambda _: None) -> World:
         """Everything that a run needs."""
+        safety = self.catalog.instances.safety
         return World(
-            source=self.source(), records=self.records(), keys=self.tenant_keys(), stores=self.store, progress=progress
+            source=self.source(),
+            records=self.records(),
+            keys=self.tenant_keys(),
+            stores=self.store,
+            brake=Brake(instances=safety.brake_instances, share=safety.brake_share, blocked_share=safety.blocked_share),
+            progress=progress,
         )
 
     def tenants(self) -> tuple[Tenant, ...]:
@@ -248,35 +261,59 @@ class App:
 
     def open_archive(self, tenant: TenantId, archive: AttemptId) -> tuple[Attempt, ReadManifest]:
         """Verify one archive and read its manifest (A17)."""
-        attempt = self.records().attempt(tenant, archive)
-        stored = restoration.restorable(attempt)
-        store = self.store(tenant, stored.profile_generation)
-        try:
-            return attempt, restoration.open_archive(store, stored, partial(self.tenant_keys().find, tenant))
-        finally:
-            store.close()
+        with self._reading(tenant, archive) as attempt:
+            return attempt, self._read(attempt)
 
     def restore_to_file(self, tenant: TenantId, archive: AttemptId, path: Path) -> None:
         """Write one archive's manifest to a new, private file; it appears only when it is proven whole."""
-        stored = restoration.restorable(self.records().attempt(tenant, archive))
-        store = self.store(tenant, stored.profile_generation)
-        try:
-            restoration.to_file(store, stored, partial(self.tenant_keys().find, tenant), path)
-        finally:
-            store.close()
+        with self._reading(tenant, archive) as attempt:
+            stored = restoration.restorable(attempt)
+            with closing(self.store(tenant, stored.profile_generation)) as store:
+                restoration.to_file(store, stored, partial(self.tenant_keys().find, tenant), path)
 
     def restore_into_database(
         self, tenant: TenantId, archive: AttemptId, *, approval: str, run: str
     ) -> restoration.Restored:
         """Put one archive's instance back exactly as it was archived, under an approval for this archive."""
-        attempt, manifest = self.open_archive(tenant, archive)
-        restorer = self.restorer()
-        if restorer.is_back(tenant, archive, manifest):
-            counts = {table.name: len(table.rows) for table in manifest.tables}
-            return restoration.Restored(
-                archive=archive, instance=manifest.instance, rows_by_table=counts, identical=True, already=True
-            )
-        return restoration.into_database(self.records(), restorer, attempt, manifest, approval_id=approval, run=run)
+        with self._reading(tenant, archive) as attempt:
+            manifest = self._read(attempt)
+            restorer = self.restorer()
+            if restorer.is_back(tenant, archive, manifest):
+                counts = {table.name: len(table.rows) for table in manifest.tables}
+                return restoration.Restored(
+                    archive=archive, instance=manifest.instance, rows_by_table=counts, identical=True, already=True
+                )
+            return restoration.into_database(self.records(), restorer, attempt, manifest, approval_id=approval, run=run)
+
+    def expire(
+        self,
+        tenant: TenantId,
+        *,
+        run: str,
+        apply: bool = False,
+        approval: str | None = None,
+        bounds: Bounds = Bounds(),  # noqa: B008  a frozen value
+        as_of: datetime | None = None,
+        progress: Callable[[Counts], None] = lambda _: None,
+    ) -> ExpiryResult:
+        """Look which archives' own period is over; with `apply` and an approval, end them (A10)."""
+        expiries = PostgresExpiries(session=self._session("expiry", self.settings.need_worker_url))
+        return Expiry(
+            world=self.world(progress),
+            archives=expiries,
+            tenant=tenant,
+            run=run,
+            apply=apply,
+            approval=approval,
+            bounds=bounds,
+            as_of=as_of,
+        )()
+
+    def archive_lives(self, tenant: TenantId) -> list[ArchiveLife]:
+        """A tenant's archives, the newest first, at most 1,000: until when each stays, and what keeps it."""
+        now = self.source().now(tenant)
+        with self.worker().transaction(tenant, read_only=True) as cursor:
+            return expiry.lives(cursor, tenant, now, limit=1000)
 
     def gates(self, tenant: TenantId) -> Gates:
         """What must hold before a schedule may apply anything for a tenant (D3)."""
@@ -291,6 +328,19 @@ class App:
             provider=status is not None and status.readiness.ready,
             canary=canary,
         )
+
+    @contextmanager
+    def _reading(self, tenant: TenantId, archive: AttemptId) -> Iterator[Attempt]:
+        """One archive, whose object does not go as long as this lasts (F20)."""
+        session = self._session("reading", self.settings.need_worker_url, Limits(idle=READING_MS))
+        with session.transaction(tenant, read_only=True) as cursor:
+            expiry.share(cursor, tenant, archive)
+            yield attempts.by_id(cursor, tenant, archive)
+
+    def _read(self, attempt: Attempt) -> ReadManifest:
+        stored = restoration.restorable(attempt)
+        with closing(self.store(attempt.tenant, stored.profile_generation)) as store:
+            return restoration.open_archive(store, stored, partial(self.tenant_keys().find, attempt.tenant))
 
     def _require_sound_catalog(self) -> None:
         with self.worker().transaction(None, read_only=True) as cursor:
@@ -327,10 +377,12 @@ class App:
         opened = secret.open(self.tenant_keys().find(profile.tenant, secret.key_id))
         return S3Store(S3Api(self.transport(), bucket, opened), prefix)
 
-    def _session(self, name: str, url: Callable[[], str]) -> Session:
+    def _session(self, name: str, url: Callable[[], str], limits: Limits = Limits()) -> Session:  # noqa: B008  a frozen value
         if name not in self._sessions:
             setting = self.catalog.instances.tenants.setting
-            self._sessions[name] = Session(url=url(), source_setting=setting, program=f"retention {name}")
+            self._sessions[name] = Session(
+                url=url(), source_setting=setting, program=f"retention {name}", limits=limits
+            )
         return self._sessions[name]
 
     def _tenant_keys(self, name: str, session: Session) -> TenantKeys:

@@ -20,6 +20,7 @@ from retention_pipeline.postgres.session import Session
 from retention_pipeline.postgres.source import PostgresSource
 from retention_pipeline.postgres.tenant_keys import TenantKeys
 from retention_pipeline.stages.chain import EVERY_STEP, Step, World
+from retention_pipeline.stages.eligibility import Brake
 from retention_pipeline.stages.explicit import ExplicitArchive, ExplicitResult
 from retention_pipeline.stages.reconcile import Bounds, Reconciliation, RunResult
 from retention_pipeline_tests.databases import Database
@@ -27,6 +28,9 @@ from retention_pipeline_tests.fakes import MemoryStore
 from retention_pipeline_tests.rows import AS_OF, Platform
 
 NOW = datetime.fromisoformat(AS_OF)
+
+BRAKE = Brake(instances=100, share=0.10, blocked_share=0.05)
+"""The shipped catalog's."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,6 +57,7 @@ class Bench:
             records=PostgresRecords(session=self.session(), catalog=catalog),
             keys=self.keys,
             stores=lambda _tenant, _generation: self.store,
+            brake=BRAKE,
         )
         self.restorer = PostgresRestorer(session=self.session(), catalog=catalog)
 
@@ -131,6 +136,7 @@ class Bench:
         steps: frozenset[Step] = EVERY_STEP,
         bounds: Bounds = Bounds(),  # noqa: B008
         world: World | None = None,
+        as_of: datetime | None = NOW,
     ) -> RunResult:
         self.runs += 1
         if apply and approval is None:
@@ -143,7 +149,7 @@ class Bench:
             approval=approval,
             steps=steps,
             bounds=bounds,
-            as_of=NOW,
+            as_of=as_of,
         )()
 
     def explicit(self, platform: Platform, instance: InstanceId, *, apply: bool = True) -> ExplicitResult:

@@ -154,6 +154,17 @@ class Stores(_Strict):
     store: Column = Field(description="the bindings' column that names the store")
 
 
+class Safety(_Strict):
+    """How much may change at once without a person's yes (G8, W10)."""
+
+    cooling_off_hours: int = Field(
+        default=72, ge=0, le=8760, description="a shortened period has no effect for so long"
+    )
+    brake_instances: int = Field(default=100, ge=0, description="so many more eligible instances are always allowed")
+    brake_share: float = Field(default=0.10, ge=0, le=1, description="of all the tenant's instances, the same")
+    blocked_share: float = Field(default=0.05, ge=0, le=1, description="of the due instances, how many may be blocked")
+
+
 class InstanceDataset(_Strict):
     """One dataset of instances that are archived, verified and deleted. The loader sees that its parts fit together."""
 
@@ -168,6 +179,7 @@ class InstanceDataset(_Strict):
     blockers: tuple[Blocker, ...]
     recovery: Recovery | None = None
     stores: Stores | None = None
+    safety: Safety = Safety()
 
     @cached_property
     def by_name(self) -> dict[str, Related]:

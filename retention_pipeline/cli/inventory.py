@@ -43,10 +43,23 @@ def as_json(found: Inventory) -> dict[str, object]:
         "eligible": found.eligible,
         "due": found.due,
         "missing_terminal_epochs": found.missing_epochs,
+        "cooling_off": found.cooling_off,
         "dispositions": found.dispositions,
         "blockers": found.blockers,
         "states": found.states,
     }
+
+
+def notes(found: Inventory) -> list[Text]:
+    """What a person must be told beside the numbers."""
+    if not found.cooling_off:
+        return []
+    return [
+        Text(
+            f"{found.cooling_off} more would be due, but for a retention period that was shortened lately: they wait until"
+            " the cooling-off time is over, or a preflight is acknowledged."
+        )
+    ]
 
 
 def shown(found: Inventory) -> Group:
@@ -54,6 +67,7 @@ def shown(found: Inventory) -> Group:
     dispositions = sorted(found.dispositions.items(), key=lambda item: (item[0] != "eligible", item[0]))
     return Group(
         Text(f"As of {found.as_of.isoformat(sep=' ', timespec='seconds')}"),
+        *notes(found),
         table(("disposition", "instances"), [*dispositions, ("total", found.total)]),
         Text(""),
         table(("blocker (these overlap)", "instances"), sorted(found.blockers.items())),

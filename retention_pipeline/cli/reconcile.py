@@ -7,6 +7,7 @@ from rich.console import Group
 from rich.text import Text
 
 from retention_pipeline.cli.common import Call, pass_call, table
+from retention_pipeline.cli.inventory import notes as inventory_notes
 from retention_pipeline.errors import Code, UsageFault
 from retention_pipeline.governance.approval import ApprovalRequest, Kind
 from retention_pipeline.model.people import Job, Permission
@@ -104,6 +105,7 @@ def as_json(result: RunResult, accepted: str | None) -> dict[str, object]:
         "acknowledged": accepted is not None,
         "acknowledged_preflight": accepted,
         "eligible": result.inventory.eligible,
+        "cooling_off": result.inventory.cooling_off,
         "dispositions": result.inventory.dispositions,
         "stop_signals": [
             {"code": s.code, "sentence": s.sentence, "remedy": _WAYS_ON.get(s.code)} for s in result.signals
@@ -139,6 +141,7 @@ def shown(result: RunResult, accepted: str | None) -> Group:
     facts = table(("", ""), numbers)
     facts.show_header = False
     notes = [Text(f"Preflight {accepted or result.preflight}{' was acknowledged' if accepted else ''}.")]
+    notes += inventory_notes(result.inventory)
     for signal in result.signals:
         notes.append(Text(f"An apply stops here: {signal.code}: {signal.sentence}"))
         notes.append(Text(f"  {_WAYS_ON[signal.code]}" if signal.code in _WAYS_ON else ""))

@@ -39,6 +39,7 @@ class Facts:
         due: whether epoch + period has come.
         open_blockers: the catalog's blockers that apply, in the catalog's order.
         held: whether a legal hold is active.
+        cooling_off: whether it would be due, but for a period that was shortened only lately (G8).
     """
 
     foreign: bool
@@ -48,6 +49,7 @@ class Facts:
     due: bool
     open_blockers: tuple[str, ...]
     held: bool
+    cooling_off: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,7 @@ class Inventory:
     Args:
         due: instances whose period is over, blocked or not.
         blocked_due: those of them that a blocker other than a hold protects (W10).
+        cooling_off: instances that would be due, but for a period that was shortened only lately (G8).
     """
 
     tenant: TenantId
@@ -33,6 +34,7 @@ class Inventory:
     blockers: dict[str, int]
     due: int
     blocked_due: int
+    cooling_off: int = 0
 
     @property
     def eligible(self) -> int:
@@ -54,13 +56,14 @@ def summarize(tenant: TenantId, as_of: datetime, tallies: Iterable[Tally], state
     """Add tallies up: the database counted, the rule of W3 decides."""
     dispositions: dict[str, int] = {}
     blockers: dict[str, int] = {}
-    total = due = blocked_due = 0
+    total = due = blocked_due = cooling_off = 0
     for tally in tallies:
         decision = decide(tally.facts)
         total += tally.instances
         dispositions[decision.disposition] = dispositions.get(decision.disposition, 0) + tally.instances
         for blocker in decision.blockers:
             blockers[blocker] = blockers.get(blocker, 0) + tally.instances
+        cooling_off += tally.instances if tally.facts.cooling_off else 0
         if tally.facts.due:
             due += tally.instances
             blocked_due += tally.instances if tally.facts.open_blockers else 0
@@ -73,4 +76,5 @@ def summarize(tenant: TenantId, as_of: datetime, tallies: Iterable[Tally], state
         blockers=blockers,
         due=due,
         blocked_due=blocked_due,
+        cooling_off=cooling_off,
     )

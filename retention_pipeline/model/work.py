@@ -60,6 +60,12 @@ class Acknowledged:
     due: int
     blocked_due: int
     missing_epochs: int
+    cooling_off: int = 0
+
+    @property
+    def expected(self) -> int:
+        """How many eligible instances were foreseen: those of a shortened period become eligible by its acknowledgement."""
+        return self.eligible + self.cooling_off
 
 
 class Source(Protocol):
@@ -79,6 +85,10 @@ class Source(Protocol):
 
     def facts(self, tenant: TenantId, instance: InstanceId, as_of: datetime) -> tuple[Facts, Candidate | None]:
         """One instance's facts, and its candidate where it has an epoch; refuses an unknown id."""
+        ...
+
+    def vanished(self, tenant: TenantId, attempt: Attempt) -> bool:
+        """Whether the instance of an attempt is gone, and no receipt says why (W11)."""
         ...
 
     def export(

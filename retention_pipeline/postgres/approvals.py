@@ -17,7 +17,7 @@ INSERT INTO retention.approvals (id, tenant_id, job, subject, kind, max_items, e
 VALUES (%(id)s::uuid, %(tenant)s, %(job)s, %(subject)s, %(kind)s, %(max_items)s, %(expires_at)s, %(reason)s)
 """)
 _PREFLIGHT = """
-SELECT id::text, total, eligible, due, blocked_due, missing_epochs FROM retention.preflights
+SELECT id::text, total, eligible, due, blocked_due, missing_epochs, cooling_off FROM retention.preflights
 WHERE tenant_id = %(tenant)s """
 _PREFLIGHT_BY_ID = sql.SQL(_PREFLIGHT + "AND id = %(id)s::uuid")
 _LATEST_PREFLIGHT = sql.SQL(_PREFLIGHT + "ORDER BY at DESC LIMIT 1")
@@ -68,7 +68,7 @@ def acknowledge(cursor: Cursor, tenant: TenantId, reason: str, preflight: str | 
             "This tenant has no such preflight.",
             remedy="Run `retention reconcile` without --apply, and acknowledge what it counts.",
         )
-    identifier, total, eligible, due, blocked_due, missing_epochs = found[0]
+    identifier, total, eligible, due, blocked_due, missing_epochs, cooling_off = found[0]
     cursor.execute(_ACKNOWLEDGE, {"tenant": tenant, "preflight": identifier, "reason": reason})
     return Acknowledged(
         preflight=identifier,
@@ -77,4 +77,5 @@ def acknowledge(cursor: Cursor, tenant: TenantId, reason: str, preflight: str | 
         due=due,
         blocked_due=blocked_due,
         missing_epochs=missing_epochs,
+        cooling_off=cooling_off,
     )

@@ -18,6 +18,7 @@ from retention_pipeline.postgres.content import EMPTY_HASH, ContentStatements, p
 from retention_pipeline.postgres.facts import FactStatements
 from retention_pipeline.postgres.session import Cursor, one
 from retention_pipeline.postgres.shape import SourceShape, read_shape, tables_of
+from retention_pipeline.postgres.vanished import receipted_lately
 
 BATCH_BYTES = 32 << 20
 PLAINTEXT_LIMIT = 512 << 20
@@ -37,8 +38,8 @@ class Exporter:
     ) -> Iterator[Export | Rejected]:
         """Give each candidate's export, or why there is none; `cursor` is in a read-only snapshot.
 
-        Candidates that went, or have another epoch by now, are left out without a word: they are not failures. One that is
-        protected by now is named: the refusal goes on record (F5).
+        Candidates that another run deleted, or that have another epoch by now, are left out without a word: they are not
+        failures. One that is protected by now is named: the refusal goes on record (F5). So is one that a stranger deleted.
         """
         require_shape(cursor, self.catalog, self.shape)
         parameters = {"tenant": tenant, "ids": [c.instance for c in candidates], "as_of": as_of}
@@ -69,14 +70,19 @@ class Exporter:
         by_id = {c.instance: c for c in candidates}
         usable: dict[str, Candidate] = {}
         rejected: list[Rejected] = []
+        seen = set[InstanceId]()
         for row in read_some(cursor, facts, parameters):
             candidate = by_id[row.instance]
+            seen.add(row.instance)
             if row.facts.foreign:
                 rejected.append(Rejected(instance=row.instance, code=Code.FOREIGN_ROW))
             elif not row.may_go(held_too=self.held_too):
                 rejected.append(Rejected(instance=row.instance, code=Code.NOT_ELIGIBLE))
             elif row.epoch == candidate.epoch:
                 usable[row.instance] = candidate
+        gone = [i for i in by_id if i not in seen]
+        ours = receipted_lately(cursor, parameters["tenant"], gone)
+        rejected += [Rejected(instance=i, code=Code.FOREIGN_DELETER) for i in gone if i not in ours]  # W11
         return usable, rejected
 
     def _assemble(self, tenant: TenantId, candidate: Candidate, texts: Sequence[str], stamp: Sequence[str]) -> Export:

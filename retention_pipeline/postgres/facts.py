@@ -12,6 +12,7 @@ from psycopg import sql
 from retention_pipeline.catalog.model import Blocker, InstanceDataset
 from retention_pipeline.model.decision import Facts, Period
 from retention_pipeline.postgres import names
+from retention_pipeline.postgres.periods import longest_periods, said_period, this_tenant
 from retention_pipeline.postgres.shape import SourceShape
 
 BLOCKER_PREFIX = "blocker_"
@@ -24,10 +25,6 @@ class FactStatements:
     dataset: InstanceDataset
     shape: SourceShape
 
-    def tenant(self, table: str, column: str) -> sql.Composed:
-        """The tenant, as the type of a source column, so that an index on it serves."""
-        return sql.SQL("%(tenant)s::text::{}").format(sql.SQL(self.shape.type_of(table, column)))
-
     def facts(self, *, some: bool) -> sql.Composed:
         """A row for each instance: ids, the facts, the epoch and the instant at which it fell due."""
         root, epochs = self.dataset.root, self.dataset.epochs
@@ -35,7 +32,8 @@ class FactStatements:
 SELECT i.{key}::text AS instance_id, i.{key} AS instance_key, i.{state}::text AS state, i.{policy_key}::text AS policy_key,
   e.epoch, e.epoch_at,
   d.terminal, d.has_epoch, d.period,
-  coalesce(d.terminal AND d.has_epoch AND d.due_at <= %(as_of)s::timestamptz AND NOT {grace}, false) AS due,
+  o.over AND NOT o.cooling AS due,
+  o.over AND o.cooling AS cooling_off,
   d.due_at,
   (f.instance_id IS NOT NULL) AS foreign_rows,
   {blockers}
@@ -55,6 +53,11 @@ CROSS JOIN LATERAL (SELECT
     coalesce(e.state = i.{state}::text AND isfinite(e.epoch_at), false) AS has_epoch,
     CASE WHEN k.period = 'limited' AND isfinite(e.epoch_at) AND e.epoch_at < '9000-01-01'
       THEN e.epoch_at + make_interval(hours => 24 * p.said::numeric::integer) END AS due_at) AS d
+LEFT JOIN ({longest}) AS l ON l.policy_key = i.{policy_key}::text
+CROSS JOIN LATERAL (SELECT
+    coalesce(d.terminal AND d.has_epoch AND d.due_at <= %(as_of)s::timestamptz AND NOT {grace}, false) AS over,
+    coalesce(CASE WHEN d.due_at IS NOT NULL
+      THEN e.epoch_at + make_interval(hours => 24 * l.days) > %(as_of)s::timestamptz END, false) AS cooling) AS o
 LEFT JOIN (SELECT DISTINCT instance_id FROM {foreign}) AS f ON f.instance_id = i.{key}::text
 WHERE i.{tenant} = {this_tenant}{some}
 """).format(
@@ -62,6 +65,7 @@ WHERE i.{tenant} = {this_tenant}{some}
             state=sql.Identifier(root.state),
             policy_key=sql.Identifier(next(iter(self.dataset.policy.join.values()))),
             grace=self._grace(),
+            longest=longest_periods(self.dataset.safety.cooling_off_hours),
             blockers=sql.SQL("").join(self._blocker(blocker) for blocker in self.dataset.blockers),
             held=active_hold(names.column("i", root.key)),
             roots=names.table(root.table),
@@ -76,7 +80,7 @@ WHERE i.{tenant} = {this_tenant}{some}
                 sql.SQL(", %(ids)s::text[]" if some else "")
             ),
             tenant=sql.Identifier(root.tenant),
-            this_tenant=self.tenant(root.table, root.tenant),
+            this_tenant=this_tenant(self.shape, root.table, root.tenant),
             some=sql.SQL(" AND i.{} = ANY(%(ids)s::text[]::{}[])").format(
                 sql.Identifier(root.key), sql.SQL(self.shape.type_of(root.table, root.key))
             )
@@ -107,7 +111,7 @@ WHERE i.{tenant} = {this_tenant}{some}
             state=sql.Identifier(root.state),
             table=names.table(root.table),
             tenant=sql.Identifier(root.tenant),
-            this=self.tenant(root.table, root.tenant),
+            this=this_tenant(self.shape, root.table, root.tenant),
         )
 
     def eligible(self, *, held_too: bool = False) -> sql.Composed:
@@ -123,17 +127,18 @@ WHERE i.{tenant} = {this_tenant}{some}
     def fact_columns(self) -> tuple[str, ...]:
         """The columns that `read_facts` takes, in its order."""
         blockers = (BLOCKER_PREFIX + blocker.name for blocker in self.dataset.blockers)
-        return ("foreign_rows", "terminal", "has_epoch", "period", "due", "held", *blockers)
+        return ("foreign_rows", "terminal", "has_epoch", "period", "due", "cooling_off", "held", *blockers)
 
     def read_facts(self, row: Sequence[object]) -> Facts:
         """Facts from a row of `fact_columns`."""
-        foreign, terminal, has_epoch, period, due, held, *blockers = row
+        foreign, terminal, has_epoch, period, due, cooling_off, held, *blockers = row
         return Facts(
             foreign=bool(foreign),
             terminal=bool(terminal),
             has_epoch=bool(has_epoch),
             period=Period(str(period)),
             due=bool(due),
+            cooling_off=bool(cooling_off),
             held=bool(held),
             open_blockers=tuple(
                 blocker.name for blocker, applies in zip(self.dataset.blockers, blockers, strict=True) if applies
@@ -142,31 +147,19 @@ WHERE i.{tenant} = {this_tenant}{some}
 
     def _period_text(self) -> sql.Composed:
         """The workflow's own period, else the tenant's default, as text; a definition that can't be seen is `bad`."""
-        policy, tenants, root = self.dataset.policy, self.dataset.tenants, self.dataset.root
-        default = (
-            sql.SQL("(SELECT n.{days}::text FROM {tenants} AS n WHERE n.{key} = {this})").format(
-                days=sql.Identifier(tenants.retention_days),
-                tenants=names.table(tenants.table),
-                key=sql.Identifier(tenants.key),
-                this=self.tenant(tenants.table, tenants.key),
-            )
-            if tenants.retention_days
-            else sql.SQL("NULL::text")
-        )
+        policy = self.dataset.policy
         ties = names.conjunction(
             sql.SQL("w.{} = i.{}").format(sql.Identifier(own), sql.Identifier(theirs))
             for own, theirs in policy.join.items()
         )
         return sql.SQL(
-            "coalesce((SELECT coalesce(w.{days}::text, {default}, 'none') FROM {policies} AS w"
-            " WHERE {ties} AND w.{owner} = i.{tenant}), 'unseen')"
+            "coalesce((SELECT {said} FROM {policies} AS w WHERE {ties} AND w.{owner} = i.{tenant}), 'unseen')"
         ).format(
-            days=sql.Identifier(policy.retention_days or ""),
-            default=default,
+            said=said_period(self.dataset, self.shape),
             policies=names.table(policy.table),
             ties=ties,
             owner=sql.Identifier(policy.tenant),
-            tenant=sql.Identifier(root.tenant),
+            tenant=sql.Identifier(self.dataset.root.tenant),
         )
 
     def _grace(self) -> sql.Composed:

@@ -114,12 +114,14 @@ def _invalid(what: str) -> Refused:
 
 
 _PREFLIGHT = sql.SQL("""
-INSERT INTO retention.preflights (tenant_id, as_of, run, total, eligible, due, blocked_due, missing_epochs, dispositions)
-VALUES (%(tenant)s, %(as_of)s, %(run)s, %(total)s, %(eligible)s, %(due)s, %(blocked_due)s, %(missing_epochs)s, %(dispositions)s)
+INSERT INTO retention.preflights
+  (tenant_id, as_of, run, total, eligible, due, blocked_due, missing_epochs, cooling_off, dispositions)
+VALUES (%(tenant)s, %(as_of)s, %(run)s, %(total)s, %(eligible)s, %(due)s, %(blocked_due)s, %(missing_epochs)s,
+  %(cooling_off)s, %(dispositions)s)
 RETURNING id::text
 """)
 _ACKNOWLEDGED = sql.SQL("""
-SELECT p.id::text, p.total, p.eligible, p.due, p.blocked_due, p.missing_epochs
+SELECT p.id::text, p.total, p.eligible, p.due, p.blocked_due, p.missing_epochs, p.cooling_off
 FROM retention.acknowledgements AS a JOIN retention.preflights AS p ON p.id = a.preflight_id AND p.tenant_id = a.tenant_id
 WHERE a.tenant_id = %(tenant)s ORDER BY a.id DESC LIMIT 1
 """)
@@ -138,6 +140,7 @@ def record_preflight(cursor: Cursor, inventory: Inventory, run: str) -> str:
             "due": inventory.due,
             "blocked_due": inventory.blocked_due,
             "missing_epochs": inventory.missing_epochs,
+            "cooling_off": inventory.cooling_off,
             "dispositions": Jsonb(inventory.dispositions),
         },
     )
@@ -149,7 +152,7 @@ def acknowledged(cursor: Cursor, tenant: TenantId) -> Acknowledged | None:
     found = rows(cursor, _ACKNOWLEDGED, {"tenant": tenant})
     if not found:
         return None
-    preflight, total, eligible, due, blocked_due, missing = found[0]
+    preflight, total, eligible, due, blocked_due, missing, cooling_off = found[0]
     return Acknowledged(
         preflight=preflight,
         total=total,
@@ -157,6 +160,7 @@ def acknowledged(cursor: Cursor, tenant: TenantId) -> Acknowledged | None:
         due=due,
         blocked_due=blocked_due,
         missing_epochs=missing,
+        cooling_off=cooling_off,
     )
 
 

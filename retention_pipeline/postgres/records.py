@@ -17,6 +17,7 @@ from retention_pipeline.model.profile import Profile, Readiness
 from retention_pipeline.model.work import Acknowledged, EligibleSet, Moved
 from retention_pipeline.postgres import attempts, oversight, profiles
 from retention_pipeline.postgres.facts import FactStatements
+from retention_pipeline.postgres.periods import observe
 from retention_pipeline.postgres.session import Cursor, Session, one, rows
 from retention_pipeline.postgres.shape import read_shape, tables_of
 
@@ -123,9 +124,11 @@ class PostgresRecords:
             return oversight.acknowledged(cursor, tenant)
 
     def record_preflight(self, inventory: Inventory, run: str) -> str:
-        """Keep a preflight's numbers, audited."""
+        """Keep a preflight's numbers, audited, and the periods as they are written now (G8)."""
         tenant = inventory.tenant
         with self.session.transaction(tenant) as cursor:
+            shape = read_shape(cursor, tables_of(self.catalog.instances))
+            cursor.execute(observe(self.catalog.instances, shape), {"tenant": tenant})
             preflight = oversight.record_preflight(cursor, inventory, run)
             oversight.audit(
                 cursor,

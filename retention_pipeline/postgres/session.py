@@ -195,6 +195,21 @@ _PRODUCT_STATES = {
         "The database refused a deletion without a verified archive.",
         remedy="Nothing was deleted; run the preflight again.",
     ),
+    "RT010": Refused(
+        Code.APPROVAL_INVALID,
+        "The database found no approval for this change: none was taken by this run, or it does not last or reach any more.",
+        remedy="Make a new one: `retention approve`, or `--apply` at the command line.",
+    ),
+    "RT040": Refused(
+        Code.ARCHIVE_HELD,
+        "A legal hold keeps the archive.",
+        remedy="It may go when the last matter is released: `retention hold ID --list`.",
+    ),
+    "RT041": Refused(
+        Code.ARCHIVE_PERIOD,
+        "The archive's captured period is not over, or never changes again.",
+        remedy="Report this: no run should ask for it. The archive stays.",
+    ),
     **dict.fromkeys(
         ("RT020", "RT021"),
         Unavailable(

@@ -9,17 +9,19 @@ from psycopg import sql
 
 from retention_pipeline.catalog.loader import Catalog
 from retention_pipeline.errors import Code, UsageFault
-from retention_pipeline.model.archive import Candidate, DeletionReceipt, Export, Rejected, VerifiedObject
+from retention_pipeline.model.archive import Attempt, Candidate, DeletionReceipt, Export, Rejected, VerifiedObject
 from retention_pipeline.model.decision import Facts
 from retention_pipeline.model.ids import InstanceId, TenantId
 from retention_pipeline.model.inventory import Inventory, Tally, summarize
 from retention_pipeline.model.people import Approval
 from retention_pipeline.model.work import Backlog
+from retention_pipeline.postgres.content import ContentStatements
 from retention_pipeline.postgres.export import Exporter
 from retention_pipeline.postgres.facts import FactStatements
 from retention_pipeline.postgres.session import Cursor, Session, one, rows
 from retention_pipeline.postgres.shape import SourceShape, read_shape, tables_of
 from retention_pipeline.postgres.swap import Swap
+from retention_pipeline.postgres.vanished import explained
 
 
 @dataclass(slots=True, kw_only=True)
@@ -78,6 +80,14 @@ class PostgresSource:
             Candidate(instance=InstanceId(row[0]), epoch=row[1], epoch_at=row[2]) if row[1] is not None else None
         )
         return statements.read_facts(row[3:]), candidate
+
+    def vanished(self, tenant: TenantId, attempt: Attempt) -> bool:
+        """Whether the instance of an attempt is gone, and no receipt says why (W11)."""
+        with self.session.transaction(tenant, read_only=True) as cursor:
+            content = ContentStatements(dataset=self.catalog.instances, shape=self.shape(cursor))
+            if rows(cursor, content.present(), {"tenant": tenant, "ids": [attempt.instance]}):
+                return False
+            return not explained(cursor, tenant, [(attempt.id, attempt.instance, attempt.epoch)])
 
     @contextmanager
     def export(

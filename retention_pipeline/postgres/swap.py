@@ -31,6 +31,7 @@ from retention_pipeline.errors import Code, Integrity, Refused
 from retention_pipeline.model.archive import DeletionReceipt, Rejected, StoredObject, VerifiedObject
 from retention_pipeline.model.ids import InstanceId, TenantId
 from retention_pipeline.model.people import Approval
+from retention_pipeline.postgres import names
 from retention_pipeline.postgres.content import ContentStatements, places
 from retention_pipeline.postgres.export import InstanceFacts, digest_of, read_some, require_shape
 from retention_pipeline.postgres.facts import FactStatements
@@ -38,6 +39,8 @@ from retention_pipeline.postgres.introspection import read_foreign_keys
 from retention_pipeline.postgres.oversight import clear_set_aside
 from retention_pipeline.postgres.session import Cursor, rows
 from retention_pipeline.postgres.shape import SourceShape
+from retention_pipeline.postgres.vanished import BIND_HOLDS, Vanished
+from retention_pipeline.postgres.worker_rules import RECEIPT_TRIGGER
 
 _WAIT_LIKE_A_HOLD = sql.SQL(
     "SELECT pg_advisory_xact_lock(retention.instance_lock(%(tenant)s::text, id))"
@@ -52,22 +55,6 @@ SELECT a.instance_id, a.fingerprint, a.shared_digest FROM retention.attempts AS 
 JOIN unnest(%(attempts)s::uuid[], %(fences)s::bigint[]) AS mine (id, fence) ON mine.id = a.id AND mine.fence = a.fence
 WHERE a.tenant_id = %(tenant)s::text AND a.state = 'verified' AND a.verified_at > clock_timestamp() - interval '1 hour'
 ORDER BY a.id FOR UPDATE OF a
-""")
-_BIND_HOLDS = sql.SQL("""
-INSERT INTO retention.hold_bindings (attempt_id, hold_event_id, tenant_id)
-SELECT a.id, h.id, a.tenant_id FROM retention.attempts AS a
-JOIN retention.hold_events AS h ON h.tenant_id = a.tenant_id AND h.instance_id = a.instance_id AND h.action = 'hold'
-WHERE a.tenant_id = %(tenant)s::text AND a.id = ANY(%(attempts)s::uuid[])
-  AND NOT EXISTS (SELECT FROM retention.hold_events AS r WHERE r.tenant_id = h.tenant_id AND r.instance_id = h.instance_id
-    AND r.matter = h.matter AND r.id > h.id AND r.action = 'release')
-ON CONFLICT DO NOTHING
-""")
-_RECEIPTED = sql.SQL("""
-SELECT n.instance, r.attempt_id = n.attempt
-FROM unnest(%(attempts)s::uuid[], %(instances)s::text[], %(epochs)s::integer[]) AS n (attempt, instance, epoch)
-JOIN retention.receipts AS r ON r.tenant_id = %(tenant)s::text AND r.instance_id = n.instance AND r.epoch = n.epoch
-JOIN retention.attempts AS a ON a.id = n.attempt AND a.tenant_id = r.tenant_id
-WHERE r.deleted_at > a.intended_at - interval '10 minutes'
 """)
 _FINISH = sql.SQL("""
 UPDATE retention.attempts SET state = 'source_deleted', source_deleted_at = clock_timestamp()
@@ -87,6 +74,10 @@ FROM unnest(%(attempts)s::uuid[], %(instances)s::text[], %(epochs)s::integer[], 
   AS r (attempt, instance, epoch, tables)
 """)
 
+_DEFERRABLE = sql.SQL("""
+SELECT DISTINCT n.nspname, c.conname FROM pg_constraint AS c JOIN pg_namespace AS n ON n.oid = c.connamespace
+WHERE c.condeferrable AND c.conname <> %(receipt)s AND has_schema_privilege(n.oid, 'USAGE')
+""")
 
 _WAIT_BRIEFLY = sql.SQL("SET LOCAL lock_timeout = '250ms'")
 """Once roots are locked, others may wait for us while we wait for them. We give way long before the server looks for a
@@ -155,29 +146,16 @@ class Swap:
         policies: dict[InstanceId, str] = dict(rows(cursor, content.lock_roots(), self._parameters(list(by_id))))
         missing = set(by_id) - set(policies)
         if missing:
-            present = {row[0] for row in rows(cursor, content.present(), self._parameters(sorted(missing)))}
-            # Locked by somebody else: not a failure, its turn comes.
-            rejected.update({i: Code.SOURCE_BUSY if i in present else Code.FOREIGN_DELETER for i in missing})  # W11
-            rejected.update(self._receipted(cursor, [by_id[i] for i in missing - present]))
+            present = {InstanceId(row[0]) for row in rows(cursor, content.present(), self._parameters(sorted(missing)))}
+            rejected.update(
+                {i: Code.SOURCE_BUSY for i in present}
+            )  # locked by somebody else: no failure, its turn comes
+            vanished = Vanished(tenant=self.tenant, actor=self.approval.actor, run=self.run)
+            rejected.update(vanished.explain(cursor, [by_id[i] for i in missing - present]))
         cursor.execute(_WAIT_BRIEFLY)
         locked = self._lock_parents(cursor, list(policies), rejected)
         locked = self._lock_like_a_hold(cursor, locked, rejected)
         return self._lock_policies(cursor, {i: policies[i] for i in locked}, rejected)
-
-    def _receipted(self, cursor: Cursor, gone: Sequence[StoredObject]) -> dict[InstanceId, Code]:
-        """Which of the instances another worker deleted: with this very archive, after it took it over, or with its own."""
-        if not gone:
-            return {}
-        parameters = {
-            "tenant": self.tenant,
-            "attempts": [s.attempt for s in gone],
-            "instances": [s.instance for s in gone],
-            "epochs": [s.epoch for s in gone],
-        }
-        return {
-            InstanceId(instance): Code.LEASE_LOST if same else Code.ALREADY_ARCHIVED
-            for instance, same in rows(cursor, _RECEIPTED, parameters)
-        }
 
     def _lock_like_a_hold(
         self, cursor: Cursor, ids: list[InstanceId], rejected: dict[InstanceId, Code]
@@ -344,7 +322,7 @@ class Swap:
         if left:
             return {InstanceId(r[0]): Code.FOREIGN_ROW for r in left}
         gone["root"] = {r[0]: (r[1], r[2]) for r in rows(cursor, content.delete_roots(), parameters)}
-        cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")  # what would fail at the commit fails for its own instance
+        self._fail_now(cursor)  # what would fail at the commit fails for its own instance
         self._require_declared_references(cursor)
         own = [place.name for place in places(self.catalog.instances) if not place.shared]
         shape = self.shape.digest()
@@ -353,6 +331,13 @@ class Swap:
             for i in going
             if digest_of([(name, *gone[name].get(i, (0, ""))) for name in own], shape) != recorded[i][0]
         }
+
+    @staticmethod
+    def _fail_now(cursor: Cursor) -> None:
+        """Check whatever could be put off to the commit, but for our own trigger, whose receipts follow."""
+        deferred = [sql.Identifier(*row) for row in rows(cursor, _DEFERRABLE, {"receipt": RECEIPT_TRIGGER})]
+        if deferred:
+            cursor.execute(sql.SQL("SET CONSTRAINTS {} IMMEDIATE").format(names.comma(deferred)))
 
     def _require_declared_references(self, cursor: Cursor) -> None:
         """Refuse where rows may have gone or changed unarchived, by a foreign key made since the catalog was checked.
@@ -391,7 +376,7 @@ class Swap:
             "run": self.run,
         }
         clear_set_aside(cursor, self.tenant, parameters["instances"])
-        cursor.execute(_BIND_HOLDS, parameters)
+        cursor.execute(BIND_HOLDS, parameters)
         for statement in (_FINISH, _RECEIPTS, _AUDIT):
             cursor.execute(statement, parameters)
             if cursor.rowcount != len(gone):

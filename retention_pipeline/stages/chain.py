@@ -33,6 +33,7 @@ from retention_pipeline.model.profile import Profile
 from retention_pipeline.model.work import Records, Source
 from retention_pipeline.stages import archive, deletion, manifest, verification
 from retention_pipeline.stages.archive import Limits, SealedArchive
+from retention_pipeline.stages.eligibility import Brake
 
 THREADS = 8
 CHUNK_BYTES = 32 << 20
@@ -84,6 +85,7 @@ class World:
 
     Args:
         stores: opens the archive store of one generation of a tenant's profile.
+        brake: how much more than was acknowledged may go.
         progress: told after each step of each batch.
     """
 
@@ -91,6 +93,7 @@ class World:
     records: Records
     keys: Keys
     stores: Callable[[TenantId, int], ObjectStore]
+    brake: Brake
     limits: Limits = field(default_factory=Limits)
     stopwatch: Stopwatch = monotonic
     progress: Callable[[Counts], None] = lambda _: None
@@ -266,6 +269,8 @@ class Chain:
             return None
         if version is None:
             self._retire(attempt.id, attempt.fence, attempt.instance, Code.OBJECT_MISSING, state=AttemptState.ABANDONED)
+            if self.world.source.vanished(self.tenant, attempt):  # neither the row nor an archive of it is left
+                self._reject([Rejected(instance=attempt.instance, code=Code.FOREIGN_DELETER, attempt=attempt.id)])
             return None
         kept = self._mark([attempt.stored(version)], self.world.records.mark_stored)
         self.counts.adopted += len(kept)

@@ -7,9 +7,20 @@ from retention_pipeline.model.inventory import Inventory
 from retention_pipeline.model.profile import Readiness
 from retention_pipeline.model.work import Acknowledged
 
-BLOCKED_SHARE = 0.05
-BRAKE_SHARE = 0.10
-BRAKE_INSTANCES = 1_000
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Brake:
+    """How much more than was acknowledged may go without a person's yes (G8, W10); configurable in the catalog.
+
+    Args:
+        instances: so many more eligible instances are always allowed.
+        share: of all instances of the tenant, the same.
+        blocked_share: of the due instances, how many may be blocked.
+    """
+
+    instances: int
+    share: float
+    blocked_share: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +32,7 @@ class StopSignal:
 
 
 def stop_signals(
-    inventory: Inventory, readiness: Readiness, acknowledged: Acknowledged | None
+    inventory: Inventory, readiness: Readiness, acknowledged: Acknowledged | None, brake: Brake
 ) -> tuple[StopSignal, ...]:
     """Every signal that applies, with its numbers; none means go."""
     signals = []
@@ -45,7 +56,7 @@ def stop_signals(
                 f"{acknowledged.missing_epochs} were acknowledged.",
             )
         )
-    allowed = max(acknowledged.blocked_due, int(BLOCKED_SHARE * inventory.due))
+    allowed = max(acknowledged.blocked_due, int(brake.blocked_share * inventory.due))
     if inventory.blocked_due > allowed:
         signals.append(
             StopSignal(
@@ -53,14 +64,14 @@ def stop_signals(
                 sentence=f"{inventory.blocked_due} of {inventory.due} due instances are blocked; {allowed} are allowed.",
             )
         )
-    newly = inventory.eligible - acknowledged.eligible
-    brake = max(BRAKE_INSTANCES, int(BRAKE_SHARE * inventory.total))
-    if newly > brake:
+    newly = inventory.eligible - acknowledged.expected
+    allowed = max(brake.instances, int(brake.share * inventory.total))
+    if newly > allowed:
         signals.append(
             StopSignal(
                 code=Code.BRAKE,
                 sentence=f"{newly} more instances are eligible than when a preflight was last acknowledged; "
-                f"the brake allows {brake}.",
+                f"the brake allows {allowed}.",
             )
         )
     return tuple(signals)

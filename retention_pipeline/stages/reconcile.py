@@ -121,7 +121,7 @@ class Reconciliation:
             return (StopSignal(code=error.code, sentence=error.message),), None
         if profile.tenant != self.tenant:
             return (StopSignal(code=Code.TENANT_MISMATCH, sentence="The profile is another tenant's."),), None
-        return stop_signals(inventory, readiness, acknowledged), profile
+        return stop_signals(inventory, readiness, acknowledged, self.world.brake), profile
 
     def _under_lease(self, found: "_Found", profile: Profile, seconds: dict[str, float]) -> RunResult:
         holder = holder_name()

@@ -15,10 +15,18 @@ from retention_pipeline.stages.eligibility import stop_signals
 from retention_pipeline.stages.reconcile import Bounds
 from retention_pipeline_tests.faulty import Around
 from retention_pipeline_tests.seams import Seams
-from retention_pipeline_tests.worlds import NOW
+from retention_pipeline_tests.worlds import BRAKE, NOW
 
 PATIENT = 10.0**9
-MAY_CHANGE = {"preflights", "eligible_sets", "eligible_items", "audit_events", "run_outcomes"}
+MAY_CHANGE = {
+    "preflights",
+    "policy_observations",
+    "eligible_sets",
+    "eligible_items",
+    "audit_events",
+    "audit_unsealed",
+    "run_outcomes",
+}
 
 
 def picture(bench, schema):
@@ -53,7 +61,7 @@ def test_a_preflight_changes_nothing_in_source_or_store(bench):
     instances = [platform.add() for _ in range(3)]
     platform.hold(instances[0])
     result, tables = written(bench, lambda: bench.reconcile(platform, apply=False))
-    assert tables == MAY_CHANGE
+    assert {"policy_observations", *tables} == MAY_CHANGE  # observed where they changed
     assert bench.store.kept == {}
     assert (result.report.outcome, result.report.reason) == (Outcome.PREFLIGHT, "preflight")
     assert (result.inventory.eligible, result.eligible.items, result.report.backlog) == (2, 2, 2)
@@ -96,7 +104,7 @@ def test_an_apply_of_the_preflights_steps_alone_is_a_preflight(bench):
 def blocked(bench, platform, code):
     approval = bench.approve(platform)
     result, tables = written(bench, lambda: bench.reconcile(platform, approval=approval))
-    assert tables == MAY_CHANGE
+    assert {"policy_observations", *tables} == MAY_CHANGE  # observed where they changed
     assert bench.store.kept == {}
     assert result.report.outcome is Outcome.BLOCKED
     assert (result.report.outcome.green, result.report.outcome.exit_code) == (False, 3)
@@ -199,8 +207,8 @@ def inventory(**numbers):
         ({"due": 20, "blocked_due": 1}, None),
         ({"due": 19, "blocked_due": 1}, Code.BLOCKERS_UNACKNOWLEDGED),
         ({"missing_epoch": 1}, Code.MISSING_EPOCHS_UNACKNOWLEDGED),
-        ({"eligible": 1_000}, None),
-        ({"eligible": 1_001}, Code.BRAKE),
+        ({"total": 1_000, "eligible": 100}, None),
+        ({"total": 1_000, "eligible": 101}, Code.BRAKE),
         ({"total": 50_000, "eligible": 5_000}, None),
         ({"total": 50_000, "eligible": 5_001}, Code.BRAKE),
     ],
@@ -208,7 +216,7 @@ def inventory(**numbers):
 def test_each_signal_has_an_exact_boundary(numbers, code):
     """W10, G8: nothing acknowledged but zeros."""
     zeros = Acknowledged(preflight="p", total=0, eligible=0, due=0, blocked_due=0, missing_epochs=0)
-    signals = stop_signals(inventory(**numbers), Readiness(ready=True, codes=()), zeros)
+    signals = stop_signals(inventory(**numbers), Readiness(ready=True, codes=()), zeros, BRAKE)
     assert [signal.code for signal in signals] == ([code] if code else [])
 
 
@@ -485,7 +493,7 @@ def test_a_second_run_is_skipped_while_the_first_one_lasts(bench):
     lease(platform, "infinity")
     approval = bench.approve(platform)
     result, tables = written(bench, lambda: bench.reconcile(platform, approval=approval))
-    assert tables == MAY_CHANGE
+    assert {"policy_observations", *tables} == MAY_CHANGE  # observed where they changed
     assert (result.report.outcome, result.report.reason) == (Outcome.SKIPPED, Code.RUN_OVERLAPS)
     assert result.report.outcome.exit_code == 0
 
