@@ -44,7 +44,9 @@ def put(call: Call, secret_id: str | None) -> None:
 @secret.command("list")
 @pass_call
 def show(call: Call) -> None:
-    """List the tenant's secrets: ids and generations, never what is in them.
+    """List the tenant's secrets: ids, ages and the profiles that use them, never what is in them.
+
+    A secret that an older profile names is still needed to read the archives that were written under that profile.
 
     \b
     Example:
@@ -53,10 +55,21 @@ def show(call: Call) -> None:
     call.require(Permission.PROFILE_MANAGE)
     with call.app.operator().transaction(call.tenant.id, read_only=True) as cursor:
         found = credentials.entries(cursor, call.tenant.id)
-    told = [{"secret_id": e.id, "generation": e.generation, "stored_at": e.at, "revoked": e.revoked} for e in found]
+    told = [
+        {
+            "secret_id": e.id,
+            "generation": e.generation,
+            "stored_at": e.at,
+            "days": e.days,
+            "in_use": e.current and not e.revoked,
+            "profiles": list(e.profiles),
+            "revoked": e.revoked,
+        }
+        for e in found
+    ]
+    columns = ("secret id", "generation", "stored at", "days", "in use", "profile generations", "revoked")
     call.emit(
-        {"tenant": call.tenant.alias, "secrets": told},
-        table(("secret id", "generation", "stored at", "revoked"), [list(entry.values()) for entry in told]),
+        {"tenant": call.tenant.alias, "secrets": told}, table(columns, [list(entry.values()) for entry in told])
     )
 
 

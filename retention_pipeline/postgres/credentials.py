@@ -31,7 +31,12 @@ _REVOKE = sql.SQL(
     "INSERT INTO retention.secret_revocations (tenant_id, id, reason) VALUES (%(tenant)s, %(id)s::uuid, %(reason)s)"
 )
 _LIST = sql.SQL("""
-SELECT DISTINCT ON (s.id) s.id::text, s.generation, s.at, r.id IS NOT NULL
+SELECT DISTINCT ON (s.id) s.id::text, s.generation, s.at, extract(day FROM clock_timestamp() - s.at)::integer,
+  r.id IS NOT NULL,
+  ARRAY(SELECT p.generation FROM retention.profiles AS p
+    WHERE p.tenant_id = s.tenant_id AND p.secret_id = s.id ORDER BY p.generation),
+  s.id IS NOT DISTINCT FROM (SELECT p.secret_id FROM retention.profiles AS p
+    WHERE p.tenant_id = s.tenant_id ORDER BY p.generation DESC LIMIT 1)
 FROM retention.secrets AS s LEFT JOIN retention.secret_revocations AS r ON r.tenant_id = s.tenant_id AND r.id = s.id
 WHERE s.tenant_id = %(tenant)s ORDER BY s.id, s.generation DESC
 """)
@@ -39,12 +44,25 @@ WHERE s.tenant_id = %(tenant)s ORDER BY s.id, s.generation DESC
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretEntry:
-    """What may be shown of a secret to whoever manages profiles."""
+    """What may be shown of a secret to whoever manages profiles.
+
+    Args:
+        id: names it in a profile.
+        generation: the newest.
+        at: when that was stored.
+        days: its age.
+        revoked: whether it was ended for good.
+        profiles: generations of the tenant's profile that name it; archives written under them are read with it.
+        current: whether the newest profile names it.
+    """
 
     id: str
     generation: int
     at: datetime
+    days: int
     revoked: bool
+    profiles: tuple[int, ...]
+    current: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,8 +136,16 @@ def revoke(cursor: Cursor, tenant: TenantId, secret_id: str, reason: str) -> Non
 def entries(cursor: Cursor, tenant: TenantId) -> tuple[SecretEntry, ...]:
     """Every secret of a tenant, without what is in it."""
     return tuple(
-        SecretEntry(id=secret_id, generation=generation, at=at, revoked=revoked)
-        for secret_id, generation, at, revoked in rows(cursor, _LIST, {"tenant": tenant})
+        SecretEntry(
+            id=secret_id,
+            generation=generation,
+            at=at,
+            days=days,
+            revoked=revoked,
+            profiles=tuple(profiles),
+            current=current,
+        )
+        for secret_id, generation, at, days, revoked, profiles, current in rows(cursor, _LIST, {"tenant": tenant})
     )
 
 

@@ -78,6 +78,21 @@ def test_a_secret_gets_generations_until_it_is_revoked(desk):
     assert (entry["secret_id"], entry["generation"], entry["revoked"]) == (made["secret_id"], 2, True)
 
 
+def test_the_list_says_which_profiles_use_a_secret(desk):
+    """A13: an older profile's secret still reads the archives that were written under it."""
+    first, second, idle = (desk.done("secret", "put", text=GIVEN)["secret_id"] for _ in range(3))
+    place = "INSERT INTO retention.profiles (tenant_id, generation, provider, configuration, secret_id, archive_retention_days)"
+    for generation, secret in enumerate((first, second, second), 1):
+        desk.platform.run(
+            f"{place} VALUES (%s, %s, 's3-compatible', '{{}}', %s, 365)", desk.platform.tenant, generation, secret
+        )
+    uses = {e["secret_id"]: (e["profiles"], e["in_use"]) for e in desk.done("secret", "list")["secrets"]}
+    assert uses == {first: ([1], False), second: ([2, 3], True), idle: ([], False)}
+    desk.done("secret", "revoke", second, "--reason", "leaked")
+    [entry] = [e for e in desk.done("secret", "list")["secrets"] if e["secret_id"] == second]
+    assert (entry["profiles"], entry["in_use"], entry["revoked"], entry["days"]) == ([2, 3], False, True, 0)
+
+
 @pytest.mark.parametrize(
     "given",
     ["", "AKIAEXAMPLE", "[]", '{"access_key": "AKIAEXAMPLE"}', GIVEN.replace("session", "zession"), "x" * 20_000],
