@@ -62,9 +62,7 @@ class ChainCheck:
             yield AuditFinding(code=Code.AUDIT_CHAIN_SHORTER, block=reached + 1, through=through)
 
     def _events(self, seal: Seal, events: Mapping[int, Event]) -> Iterator[AuditFinding]:
-        # A block that is not full took all that waited: what is older than that, and came later, was late.
-        drained = self.last is not None and len(self.last.event_ids) < BLOCK_EVENTS
-        horizon = late_before(self.last.sealed_at) if self.last and drained else None
+        horizon = late_after(self.last.sealed_at, len(self.last.event_ids)) if self.last else None
         for position, event_id in enumerate(seal.event_ids):
             event = events.get(event_id)
             if event is None:
@@ -79,6 +77,14 @@ class ChainCheck:
                     code=Code.AUDIT_EVENT_BACKDATED, block=seal.block, event=event_id
                 )
         self.events += len(seal.event_ids)
+
+
+def late_after(sealed_at: str, events: int) -> str | None:
+    """The instant before which nothing may be that comes after a block; none, where that block left others waiting.
+
+    A block that is not full took all that waited.
+    """
+    return late_before(sealed_at) if events < BLOCK_EVENTS else None
 
 
 def late_before(sealed_at: str) -> str | None:

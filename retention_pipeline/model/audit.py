@@ -119,8 +119,11 @@ class SealingRecords(Protocol):
         """Who has events that wait, the longest waiting first."""
         ...
 
-    def seal_next(self, tenant: TenantId, key: bytes, after: int) -> Seal | None:
-        """Seal the next block in one transaction; None when nothing waits, or another sealer has this chain."""
+    def seal_next(self, tenant: TenantId, key: bytes, after: int) -> tuple[Seal, int] | None:
+        """Seal the next block in one transaction, and say how many of its events are older than they can be.
+
+        None when nothing waits, or another sealer has this chain.
+        """
         ...
 
     def head(self, tenant: TenantId) -> Head | None:

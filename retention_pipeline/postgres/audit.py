@@ -9,11 +9,12 @@ from datetime import datetime
 from typing import Final, LiteralString
 
 from psycopg import sql
+from psycopg.rows import TupleRow
 
 from retention_pipeline.errors import Code
 from retention_pipeline.governance.audit import BLOCK_EVENTS, sealed
-from retention_pipeline.governance.audit_chain import late_before
-from retention_pipeline.model.audit import AuditFinding, Backlog, Event, Head, Seal, Waiting
+from retention_pipeline.governance.audit_chain import late_after, late_before
+from retention_pipeline.model.audit import AT, AuditFinding, Backlog, Event, Head, Seal, Waiting
 from retention_pipeline.model.ids import ObjectKey, ObjectVersion, TenantId
 from retention_pipeline.postgres.session import Cursor, Session, one, rows
 
@@ -28,7 +29,7 @@ _SEAL: LiteralString = "block, previous, sealed_at::text, event_ids, leaves, mac
 _BACKLOG = sql.SQL("SELECT tenant_id, unsealed, oldest_seconds FROM retention.audit_backlog()")
 _TRY = sql.SQL("SELECT pg_try_advisory_xact_lock(hashtextextended('retention.audit:' || %(tenant)s, 20260103))")
 _HEAD = sql.SQL("""
-SELECT block, mac, sealed_at::text FROM retention.audit_seals
+SELECT block, mac, sealed_at::text, cardinality(event_ids) FROM retention.audit_seals
 WHERE tenant_id = %(tenant)s ORDER BY block DESC LIMIT 1
 """)
 _MAC = sql.SQL("SELECT mac FROM retention.audit_seals WHERE tenant_id = %(tenant)s AND block = %(block)s")
@@ -115,8 +116,11 @@ class PostgresAudit:
         with self.session.transaction(None, read_only=True) as cursor:
             return [Backlog(tenant=TenantId(r[0]), events=r[1], oldest_seconds=r[2]) for r in rows(cursor, _BACKLOG)]
 
-    def seal_next(self, tenant: TenantId, key: bytes, after: int) -> Seal | None:
-        """Seal the next block in one transaction; None when nothing waits, or another sealer has this chain."""
+    def seal_next(self, tenant: TenantId, key: bytes, after: int) -> tuple[Seal, int] | None:
+        """Seal the next block in one transaction, and say how many of its events are older than they can be.
+
+        None when nothing waits, or another sealer has this chain.
+        """
         with self.session.transaction(tenant) as cursor:
             cursor.execute(_TRY, {"tenant": tenant})
             if not one(cursor)[0]:
@@ -131,7 +135,9 @@ class PostgresAudit:
                 after = waiting[
                     -1
                 ]  # a whole block of events that are gone is no reason to stop; `audit verify` names them
-            head = _head(cursor, tenant)
+            found = rows(cursor, _HEAD, {"tenant": tenant})
+            head = _as_head(tenant, found[0]) if found else None
+            horizon = late_after(found[0][2], found[0][3]) if found else None
             cursor.execute(_NOW)
             seal = sealed(key, tenant, head, one(cursor)[0], list(events.values()))
             cursor.execute(
@@ -146,7 +152,7 @@ class PostgresAudit:
                     "sealed_at": seal.sealed_at,
                 },
             )
-            return seal
+            return seal, sum(horizon is not None and str(event[AT]) < horizon for event in events.values())
 
     def head(self, tenant: TenantId) -> Head | None:
         """The last block."""
@@ -296,7 +302,11 @@ def _oldest_possible(cursor: Cursor, tenant: TenantId) -> str | None:
 
 def _head(cursor: Cursor, tenant: TenantId) -> Head | None:
     found = rows(cursor, _HEAD, {"tenant": tenant})
-    return Head(tenant=tenant, block=found[0][0], mac=bytes(found[0][1]), sealed_at=found[0][2]) if found else None
+    return _as_head(tenant, found[0]) if found else None
+
+
+def _as_head(tenant: TenantId, row: TupleRow) -> Head:
+    return Head(tenant=tenant, block=row[0], mac=bytes(row[1]), sealed_at=row[2])
 
 
 def _events(cursor: Cursor, ids: list[int]) -> dict[int, Event]:

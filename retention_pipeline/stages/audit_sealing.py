@@ -47,6 +47,7 @@ class SealingReport:
     """What a sealing run did, in counts.
 
     Args:
+        late: events that were older than they can be when they were sealed; a person should look at them.
         left: events that still wait.
         oldest_seconds: how long the oldest of them has waited.
         failures: what did not get done, by its code.
@@ -56,6 +57,7 @@ class SealingReport:
     blocks: int = 0
     events: int = 0
     anchors: int = 0
+    late: int = 0
     left: int = 0
     oldest_seconds: float | None = None
     failures: Counter[str] = field(default_factory=Counter)
@@ -130,13 +132,17 @@ class Sealing:
             for _ in range(self.bounds.blocks):
                 if self.stopwatch() - begun > self.bounds.seconds:
                     break
-                seal = self.records.seal_next(tenant, self.key, after)
-                if seal is None:
+                done = self.records.seal_next(tenant, self.key, after)
+                if done is None:
                     break
+                seal, late = done
                 # Within one run the outbox is read onwards; what committed late, with a lower id, is the next run's.
                 after, head = seal.event_ids[-1], seal.head
                 self.report.blocks += 1
                 self.report.events += len(seal.event_ids)
+                if late:
+                    self.report.late += late
+                    self.report.failures[str(Code.AUDIT_EVENT_BACKDATED)] += 1
         finally:
             if head is not None:
                 self.report.tenants += 1
