@@ -14,12 +14,14 @@ from retention_pipeline.catalog.check import Severity, check, require_sound
 from retention_pipeline.catalog.loader import Catalog, load
 from retention_pipeline.egress.policy import Destination, EgressPolicy
 from retention_pipeline.egress.s3 import S3Api
+from retention_pipeline.egress.s3_probe import S3Probe
 from retention_pipeline.egress.s3_wire import Bucket
 from retention_pipeline.egress.transport import PinnedTransport
 from retention_pipeline.errors import RetentionError
-from retention_pipeline.governance.profile import Grammar, parse_profile
+from retention_pipeline.governance.profile import Grammar, ProfileDraft, parse_profile
 from retention_pipeline.keys.local import LocalKeyring
 from retention_pipeline.model.archive import Attempt
+from retention_pipeline.model.credentials import Credentials
 from retention_pipeline.model.expiry import ArchiveLife
 from retention_pipeline.model.gates import Gates
 from retention_pipeline.model.ids import AttemptId, InstanceId, TenantId
@@ -356,26 +358,30 @@ class App:
         self._sessions.clear()
         self._keys.clear()
 
+    def bucket(self, profile: Profile) -> tuple[S3Probe, str]:
+        """The bucket of an S3 profile, with the newest of its secret and the profile's prefix: to be examined."""
+        with self._look(profile.tenant) as cursor:
+            secret = _secret(cursor, profile)
+        assert secret is not None
+        draft = _read_again(profile)
+        return S3Probe(self.transport(), *self._place(draft, profile.tenant, secret)), draft.configuration["prefix"]
+
     def _open(self, profile: Profile, secret: SealedSecret | None) -> ObjectStore:
-        """The configuration is read by the rules again: the database keeps it, but did not check it."""
-        draft = parse_profile(
-            profile.provider,
-            profile.configuration,
-            secret_id=profile.secret_id,
-            archive_retention_days=profile.archive_retention_days,
-            grammar=PROFILE_GRAMMAR,
-        )
+        draft = _read_again(profile)
         prefix = draft.configuration["prefix"]
         if draft.provider is Provider.FILESYSTEM:
             return FilesystemStore(self.settings.data_root, f"{_folder(profile.tenant)}/{prefix}")
         assert secret is not None
+        mode = LockMode(draft.configuration.get("lock_mode", LockMode.GOVERNANCE))
+        return S3Store(S3Api(self.transport(), *self._place(draft, profile.tenant, secret), lock_mode=mode), prefix)
+
+    def _place(self, draft: ProfileDraft, tenant: TenantId, secret: SealedSecret) -> tuple[Bucket, Credentials]:
         bucket = Bucket(
             endpoint=Destination.parse(draft.configuration["endpoint"]),
             name=draft.configuration["bucket"],
             region=draft.configuration["region"],
         )
-        opened = secret.open(self.tenant_keys().find(profile.tenant, secret.key_id))
-        return S3Store(S3Api(self.transport(), bucket, opened), prefix)
+        return bucket, secret.open(self.tenant_keys().find(tenant, secret.key_id))
 
     def _session(self, name: str, url: Callable[[], str], limits: Limits = Limits()) -> Session:  # noqa: B008  a frozen value
         if name not in self._sessions:
@@ -401,6 +407,17 @@ class App:
 
 def _secret(cursor: Cursor, profile: Profile) -> SealedSecret | None:
     return credentials.newest(cursor, profile.tenant, profile.secret_id) if profile.secret_id else None
+
+
+def _read_again(profile: Profile) -> ProfileDraft:
+    """The configuration is read by the rules again: the database keeps it, but did not check it."""
+    return parse_profile(
+        profile.provider,
+        profile.configuration,
+        secret_id=profile.secret_id,
+        archive_retention_days=profile.archive_retention_days,
+        grammar=PROFILE_GRAMMAR,
+    )
 
 
 def _try(store: ObjectStore) -> Readiness:

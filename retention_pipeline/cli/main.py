@@ -16,6 +16,7 @@ COMMANDS: Final = {
     "catalog": "retention_pipeline.cli.catalog:catalog",
     "demo": "retention_pipeline.cli.laptop:demo",
     "dev": "retention_pipeline.cli.laptop:dev",
+    "doctor": "retention_pipeline.cli.doctor:doctor",
     "egress": "retention_pipeline.cli.egress:egress",
     "expire": "retention_pipeline.cli.expire:expire",
     "grant": "retention_pipeline.cli.grant:grant",

@@ -28,3 +28,6 @@ GRANT CREATE ON SCHEMA retention TO retention_counter;
 ALTER FUNCTION retention.take_approval(uuid, text, text, text) OWNER TO retention_counter;
 REVOKE CREATE ON SCHEMA retention FROM retention_counter;
 REVOKE EXECUTE ON FUNCTION retention.take_approval(uuid, text, text, text) FROM PUBLIC;
+
+-- `doctor` says which version the schema is of, with whatever login it has.
+GRANT SELECT ON retention.schema_version TO retention_worker, retention_operator;
