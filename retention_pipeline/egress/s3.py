@@ -24,6 +24,7 @@ from retention_pipeline.egress.transport import PinnedTransport, TransportError,
 from retention_pipeline.errors import Code, Integrity, Refused, Unavailable
 from retention_pipeline.model.credentials import Credentials
 from retention_pipeline.model.ports import ByteStream, ObjectLock
+from retention_pipeline.model.profile import LockMode
 
 _ERROR_BODY: Final = 64 << 10
 _ANSWER_BODY: Final = 32 << 20
@@ -63,10 +64,19 @@ class S3Api:
         transport: shared by all buckets.
         bucket: where.
         credentials: who.
+        lock_mode: how object locks are made. Nobody lifts one of compliance mode before its end, and we never lift any.
     """
 
-    def __init__(self, transport: PinnedTransport, bucket: Bucket, credentials: Credentials) -> None:
+    def __init__(
+        self,
+        transport: PinnedTransport,
+        bucket: Bucket,
+        credentials: Credentials,
+        *,
+        lock_mode: LockMode = LockMode.GOVERNANCE,
+    ) -> None:
         self._transport = transport
+        self._lock_mode = lock_mode.value.upper()
         self._bucket = bucket
         self._signer = Signer(bucket, credentials)
 
@@ -80,7 +90,7 @@ class S3Api:
             key: the whole key.
             body: the object.
             digest: the body's SHA-256, as bytes.
-            lock_until: an object lock's end (compliance mode: nobody can lift it before).
+            lock_until: an object lock's end.
         """
         headers = {
             "If-None-Match": "*",
@@ -89,7 +99,7 @@ class S3Api:
             "x-amz-checksum-sha256": _base64(digest),
         }
         if lock_until is not None:
-            headers["x-amz-object-lock-mode"] = "COMPLIANCE"
+            headers["x-amz-object-lock-mode"] = self._lock_mode
             headers["x-amz-object-lock-retain-until-date"] = _instant(lock_until)
         answer = self._send("PUT", key, {}, Action.WRITE, headers=headers, body=body, digest=digest.hex())
         version = answer.headers.get("x-amz-version-id") or "null"
@@ -140,7 +150,9 @@ class S3Api:
 
     def lock(self, key: str, version: str, until: datetime) -> None:
         """Lock a version until an instant (SPEC A11); `Refused(STORE_DENIED)` if it is locked for longer already."""
-        text = f"<Retention><Mode>COMPLIANCE</Mode><RetainUntilDate>{_instant(until)}</RetainUntilDate></Retention>"
+        text = (
+            f"<Retention><Mode>{self._lock_mode}</Mode><RetainUntilDate>{_instant(until)}</RetainUntilDate></Retention>"
+        )
         self._change(key, {"retention": "", "versionId": version}, text)
 
     def hold(self, key: str, version: str, *, on: bool) -> None:

@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from retention_pipeline.errors import Code, Refused
-from retention_pipeline.model.profile import Provider
+from retention_pipeline.model.profile import LockMode, Provider
 
 MIN_ARCHIVE_RETENTION_DAYS: Final = 365
 MAX_ARCHIVE_RETENTION_DAYS: Final = 36_500
 
 _WORDS: Final[Mapping[Provider, frozenset[str]]] = {
     Provider.FILESYSTEM: frozenset({"prefix"}),
-    Provider.S3: frozenset({"endpoint", "bucket", "region", "prefix"}),
+    Provider.S3: frozenset({"endpoint", "bucket", "region", "prefix", "lock_mode"}),
 }
-_OPTIONAL: Final = frozenset({"prefix"})
+_OPTIONAL: Final = frozenset({"prefix", "lock_mode"})
 _CREDENTIAL_NAME: Final = re.compile(
     r"secret|passw|passphrase|token|credential|session|signature|auth|(access|private|api|account)[_-]?key|key[_-]?id",
     re.IGNORECASE,
@@ -86,6 +86,8 @@ def parse_profile(
         normal["endpoint"] = _asked(grammar.endpoint, given["endpoint"], "The endpoint")
         normal["bucket"] = _matching(_BUCKET, given["bucket"], "The bucket")
         normal["region"] = _matching(_REGION, given["region"], "The region")
+        if "lock_mode" in given:
+            normal["lock_mode"] = _lock_mode(given["lock_mode"])
     return ProfileDraft(
         provider=kind,
         configuration=normal,
@@ -110,6 +112,13 @@ def _provider(text: str) -> Provider:
         return Provider(text)
     except ValueError:
         raise _invalid("There is no such provider.", f"Use one of: {', '.join(Provider)}.") from None
+
+
+def _lock_mode(text: str) -> str:
+    try:
+        return LockMode(text)
+    except ValueError:
+        raise _invalid("There is no such lock mode.", f"Use one of: {', '.join(LockMode)}.") from None
 
 
 def _text(name: str, value: object) -> str:

@@ -13,6 +13,16 @@ class Provider(StrEnum):
     S3 = "s3-compatible"
 
 
+class LockMode(StrEnum):
+    """How a bucket with object lock holds archives (A11).
+
+    `governance`: an administrator of the bucket with a right of their own may end a lock early. `compliance`: nobody may.
+    """
+
+    GOVERNANCE = "governance"
+    COMPLIANCE = "compliance"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
     """One generation of a tenant's archive profile. Its configuration holds places, never credentials.

@@ -9,6 +9,7 @@ import secrets
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from retention_pipeline.clock import sleep
 from retention_pipeline.envelope.identity import Identity
@@ -71,8 +72,20 @@ def encrypt(manifest: Manifest, key: TenantKey, limits: Limits) -> SealedArchive
     return SealedArchive(intention=intention, body=sealed.body)
 
 
-def write(store: ObjectStore, archive: SealedArchive, *, pause: Callable[[float], None] = sleep) -> ObjectVersion:
+def write(
+    store: ObjectStore,
+    archive: SealedArchive,
+    *,
+    lock_until: datetime | None = None,
+    pause: Callable[[float], None] = sleep,
+) -> ObjectVersion:
     """Write the object once; after a lost answer, find out what became of it before anything else.
+
+    Args:
+        store: where to.
+        archive: what.
+        lock_until: how long a store that can lock shall hold it, whatever becomes of its source (A11).
+        pause: how to wait between tries.
 
     Raises:
         Integrity: `OBJECT_CONFLICT`, when other bytes lie under the key.
@@ -81,7 +94,7 @@ def write(store: ObjectStore, archive: SealedArchive, *, pause: Callable[[float]
     intention = archive.intention
     for attempt in range(1, TRIES + 1):
         try:
-            return store.put_once(intention.key, archive.body, sha256=intention.sha256)
+            return store.put_once(intention.key, archive.body, sha256=intention.sha256, lock_until=lock_until)
         except RetentionError as error:
             lost = isinstance(error, Unavailable) or error.code is Code.OBJECT_EXISTS
             if not lost:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Protocol, TypeVar
 
@@ -26,6 +26,7 @@ from retention_pipeline.model.archive import (
     VerifiedObject,
 )
 from retention_pipeline.model.ids import AttemptId, InstanceId, ObjectKey, ObjectVersion, TenantId
+from retention_pipeline.model.object_locks import FIRST_LOCK_DAYS
 from retention_pipeline.model.outcome import Counts
 from retention_pipeline.model.people import Approval
 from retention_pipeline.model.ports import ObjectStore
@@ -34,6 +35,7 @@ from retention_pipeline.model.work import Records, Source
 from retention_pipeline.stages import archive, deletion, manifest, verification
 from retention_pipeline.stages.archive import Limits, SealedArchive
 from retention_pipeline.stages.eligibility import Brake
+from retention_pipeline.stages.object_locks import Settled
 
 THREADS = 8
 CHUNK_BYTES = 32 << 20
@@ -87,6 +89,7 @@ class World:
         stores: opens the archive store of one generation of a tenant's profile.
         brake: how much more than was acknowledged may go.
         progress: told after each step of each batch.
+        settle: tells stores that can lock what they shall hold, after each deletion.
     """
 
     source: Source
@@ -97,6 +100,7 @@ class World:
     limits: Limits = field(default_factory=Limits)
     stopwatch: Stopwatch = monotonic
     progress: Callable[[Counts], None] = lambda _: None
+    settle: Callable[[TenantId], Settled] = lambda _: Settled()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -216,7 +220,8 @@ class Chain:
             store = self._store(self.profile.generation)
             written: list[StoredObject] = []
             failures: list[tuple[SealedArchive, RetentionError]] = []
-            for item, answer in self._each(lambda s: archive.write(store, s), mine):
+            lock_until = self._lock_until(store) if mine else None
+            for item, answer in self._each(lambda s: archive.write(store, s, lock_until=lock_until), mine):
                 if isinstance(answer, RetentionError):
                     failures.append((item, answer))
                 else:
@@ -374,7 +379,16 @@ class Chain:
             actor=self.approval.actor,
         )
         self._reject([r for r in rejected if r.code not in deletion.ONLY_SKIPPED])
+        if receipts:
+            with self._timed("object locks"):  # a store that does not take one keeps its reminder, and nothing fails
+                self.counts.locks_pending = self.world.settle(self.tenant).pending
         self.world.progress(self.counts)
+
+    def _lock_until(self, store: ObjectStore) -> datetime | None:
+        """A short lock, where the store can lock: what a failed deletion leaves is not undeletable for years (A11)."""
+        if not store.locks():
+            return None
+        return self.world.source.now(self.tenant) + timedelta(days=FIRST_LOCK_DAYS)
 
     # -- what the steps share ---------------------------------------------------------------------------------------
 

@@ -155,6 +155,7 @@ class Expiry:
     def _each(self, as_of: datetime, approval: Approval, keep: Callable[[], None]) -> str:
         """End one after the other, within every bound; gives why it stopped."""
         begun = self.world.stopwatch()
+        self._counts.locks_pending = self.world.settle(self.tenant).pending  # a hold that was lifted locks no more
         self.archives.note_held(self.tenant, as_of, approval=approval, run=self.run, limit=self.bounds.instances)
         limit = min(self.bounds.instances, approval.max_items)
         chosen = self.archives.due(self.tenant, as_of, limit)

@@ -23,7 +23,7 @@ from typing import Final
 
 from retention_pipeline.errors import Code, Integrity, Refused
 from retention_pipeline.model.ids import ObjectKey, ObjectVersion
-from retention_pipeline.model.ports import ByteStream, Deletion, Finding, StoredVersion
+from retention_pipeline.model.ports import ByteStream, Deletion, Finding, ObjectLock, StoredVersion
 from retention_pipeline.storage import folders
 from retention_pipeline.storage.keys import checked_folder, checked_key, checked_prefix
 
@@ -56,7 +56,7 @@ class FilesystemStore:
         """Create the object, synced, or raise `Refused(OBJECT_EXISTS)`; there is no object lock to ask for."""
         place = _place(key)
         if lock_until is not None:
-            raise Refused(Code.USAGE, "This store has no object lock.", remedy="Ask `locks` before asking for one.")
+            raise _no_lock()
         if new_sha256(body).digest() != sha256:
             raise Integrity(
                 Code.OBJECT_DIGEST_MISMATCH,
@@ -137,6 +137,18 @@ class FilesystemStore:
         """A file system has no object lock."""
         return False
 
+    def lock(self, key: ObjectKey, version: ObjectVersion, *, until: datetime) -> None:
+        """A file system has no object lock."""
+        raise _no_lock()
+
+    def hold(self, key: ObjectKey, version: ObjectVersion, *, on: bool) -> None:
+        """A file system has no legal hold; our own records hold."""
+        raise _no_lock()
+
+    def lock_state(self, key: ObjectKey, version: ObjectVersion) -> ObjectLock:
+        """Nothing holds a file."""
+        return ObjectLock(until=None, held=False)
+
     def findings(self) -> tuple[Finding, ...]:
         """A data root that others may change is a reason not to trust it."""
         with folders.faults(), self._opened_root() as root:
@@ -208,6 +220,10 @@ def _written(incoming: int, generation: str, body: bytes) -> Iterator[None]:
             with suppress(OSError):
                 folders.remove(incoming, generation, folder)
             raise
+
+
+def _no_lock() -> Refused:
+    return Refused(Code.USAGE, "This store has no object lock.", remedy="Ask `locks` before asking for one.")
 
 
 def _place(key: str) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import Final
 from retention_pipeline.egress.s3 import LifecycleRule, Listed, S3Api
 from retention_pipeline.errors import Code, Integrity, RetentionError, Unavailable
 from retention_pipeline.model.ids import ObjectKey, ObjectVersion
-from retention_pipeline.model.ports import ByteStream, Deletion, Finding, StoredVersion
+from retention_pipeline.model.ports import ByteStream, Deletion, Finding, ObjectLock, StoredVersion
 from retention_pipeline.storage.keys import checked_folder, checked_key, checked_prefix
 
 _MAYBE_LOCKED: Final = frozenset({Code.STORE_DENIED, Code.STORE_PROTOCOL, Code.STORE_CONTENDED})
@@ -75,6 +75,10 @@ class S3Store:
     def hold(self, key: ObjectKey, version: ObjectVersion, *, on: bool) -> None:
         """Set or lift the version's one legal hold; it is lifted only with the last matter."""
         self._api.hold(self._name(key), version, on=on)
+
+    def lock_state(self, key: ObjectKey, version: ObjectVersion) -> ObjectLock:
+        """The version's retention and legal hold, as the bucket says."""
+        return self._api.lock_state(self._name(key), version)
 
     def locks(self) -> bool:
         """Whether the bucket has object lock."""

@@ -13,6 +13,7 @@ from retention_pipeline.egress.s3_wire import Bucket
 from retention_pipeline.egress.transport import PinnedTransport
 from retention_pipeline.errors import Code, Integrity, Refused, RetentionError, Unavailable
 from retention_pipeline.model.credentials import Credentials
+from retention_pipeline.model.profile import LockMode
 
 BODY = b"body"
 SECRETS = ("AKIDEXAMPLE", "wJalrXUtnFEMI", "the-token", "the-bucket", "the/key", "127.0.0.1")
@@ -29,13 +30,13 @@ def pauses(monkeypatch):
 def api_on():
     made = []
 
-    def make(script, **how):
+    def make(script, lock_mode=LockMode.GOVERNANCE, **how):
         endpoint = f"http://127.0.0.1:{script.port}"
         approved = EgressPolicy.load(entries=[{"destination": endpoint, "networks": ["127.0.0.1/32"]}])
         made.append(PinnedTransport(lambda: approved, **how))
         bucket = Bucket(endpoint=Destination.parse(endpoint), name="the-bucket", region="eu-central-1")
         credentials = Credentials(access_key="AKIDEXAMPLE", secret_key="wJalrXUtnFEMI", session_token="the-token")
-        return S3Api(made[-1], bucket, credentials)
+        return S3Api(made[-1], bucket, credentials, lock_mode=lock_mode)
 
     yield make
     for transport in made:
@@ -178,12 +179,17 @@ def test_a_write_is_conditional_signed_and_has_both_checksums_a5(serve, api_on):
     assert "expect" not in headers
 
 
-def test_a_lock_is_part_of_the_write_a11(serve, api_on):
-    script = serve((200, {}, b""))
+@pytest.mark.parametrize("mode", LockMode)
+def test_a_lock_is_part_of_the_write_and_nothing_asks_to_bypass_one_a11(serve, api_on, mode):
+    script = serve((200, {}, b""), (200, {}, b""), (204, {}, b""))
     until = datetime(2031, 1, 2, 3, 4, 5, 999, tzinfo=UTC)
-    api_on(script).put("k", BODY, digest=sha256(BODY).digest(), lock_until=until)
+    api = api_on(script, lock_mode=mode)
+    api.put("k", BODY, digest=sha256(BODY).digest(), lock_until=until)
+    api.lock("k", "v", until)
+    api.delete("k", "v")
+    assert not any("bypass" in name for request in script.requests for name in request[2])
     headers = script.requests[0][2]
-    assert headers["x-amz-object-lock-mode"] == "COMPLIANCE"
+    assert headers["x-amz-object-lock-mode"] == mode.upper()
     assert headers["x-amz-object-lock-retain-until-date"] == "2031-01-02T03:04:05Z"
 
 
