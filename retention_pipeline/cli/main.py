@@ -13,6 +13,7 @@ from retention_pipeline.cli.common import Call
 COMMANDS: Final = {
     "archive": "retention_pipeline.cli.archive:archive",
     "approve": "retention_pipeline.cli.approve:approve",
+    "audit": "retention_pipeline.cli.audit:audit",
     "catalog": "retention_pipeline.cli.catalog:catalog",
     "demo": "retention_pipeline.cli.laptop:demo",
     "dev": "retention_pipeline.cli.laptop:dev",
