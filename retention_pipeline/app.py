@@ -29,11 +29,12 @@ from retention_pipeline.model.inventory import Inventory
 from retention_pipeline.model.outcome import Counts
 from retention_pipeline.model.people import Tenant, TenantCount
 from retention_pipeline.model.ports import KeyProvider, ObjectStore
-from retention_pipeline.model.profile import Profile, Provider, Readiness
+from retention_pipeline.model.profile import LockMode, Profile, Provider, Readiness
 from retention_pipeline.postgres import attempts, credentials, egress_settings, expiry, oversight, people, profiles
 from retention_pipeline.postgres.credentials import SealedSecret
 from retention_pipeline.postgres.expiry import PostgresExpiries
 from retention_pipeline.postgres.introspection import read_facts
+from retention_pipeline.postgres.object_locks import PostgresLockReminders
 from retention_pipeline.postgres.records import PostgresRecords
 from retention_pipeline.postgres.restore import PostgresRestorer
 from retention_pipeline.postgres.session import Cursor, Limits, Session
@@ -46,6 +47,7 @@ from retention_pipeline.stages.eligibility import Brake
 from retention_pipeline.stages.expiry import Expiry, ExpiryResult
 from retention_pipeline.stages.explicit import ExplicitArchive, ExplicitResult
 from retention_pipeline.stages.manifest import ReadManifest
+from retention_pipeline.stages.object_locks import AT_ONCE, Settled, settle
 from retention_pipeline.stages.reconcile import Bounds, Reconciliation, RunResult
 from retention_pipeline.storage.filesystem import FilesystemStore
 from retention_pipeline.storage.keys import checked_prefix
@@ -186,7 +188,13 @@ class App:
             stores=self.store,
             brake=Brake(instances=safety.brake_instances, share=safety.brake_share, blocked_share=safety.blocked_share),
             progress=progress,
+            settle=self.settle_locks,
         )
+
+    def settle_locks(self, tenant: TenantId, *, limit: int = AT_ONCE) -> Settled:
+        """Tell stores that can lock how long, and for which hold, they shall hold the tenant's archives (A11)."""
+        session = self._session("locks", self.settings.need_worker_url)
+        return settle(PostgresLockReminders(session=session), self.store, tenant, limit=limit)
 
     def tenants(self) -> tuple[Tenant, ...]:
         """All tenants of the platform, as the worker."""

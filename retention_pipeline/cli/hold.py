@@ -3,9 +3,12 @@
 import click
 
 from retention_pipeline.cli.common import Call, pass_call
-from retention_pipeline.errors import Code, UsageFault
+from retention_pipeline.errors import Code, RetentionError, UsageFault
 from retention_pipeline.model.people import Permission
 from retention_pipeline.postgres import holds
+
+FEW = 20
+"""Archives that the store is told of at once; a run tells it of more."""
 
 
 @click.command()
@@ -35,6 +38,7 @@ def hold(call: Call, instance: str, reason: str | None, matter: str, release: bo
         else:
             change = holds.release if release else holds.place
             standing = change(cursor, tenant, known, matter=matter, reason=_given(reason), correlation=call.correlation)
+    pending = None if show else _tell_the_store(call)
     call.emit(
         {
             "tenant": call.tenant.alias,
@@ -42,8 +46,22 @@ def hold(call: Call, instance: str, reason: str | None, matter: str, release: bo
             "held": bool(standing),
             "matters": [hold.matter for hold in standing],
             "correlation": call.correlation,
+            **({} if pending is None else {"locks_to_tell": pending}),
         }
     )
+
+
+def _tell_the_store(call: Call) -> int | None:
+    """Pass the hold on to a store that can lock, where this machine has the worker's login; else the next run does (A11).
+
+    The hold stands already: whatever fails here keeps its reminder, and fails nothing.
+    """
+    if call.app.settings.worker_url is None:
+        return None
+    try:
+        return call.app.settle_locks(call.tenant.id, limit=FEW).pending
+    except RetentionError:
+        return None
 
 
 def _given(reason: str | None) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from retention_pipeline import clock
 from retention_pipeline.errors import Code, Integrity, Refused, RetentionError
-from retention_pipeline.model.ports import Deletion
+from retention_pipeline.model.ports import Deletion, ObjectLock
 from retention_pipeline.storage.readiness import probe
 from retention_pipeline_tests import faulty
 
@@ -203,6 +203,16 @@ def test_a_lock_can_be_made_longer_a11(locking_store):
     version = put(locking_store)
     locking_store.lock(KEY, version, until=clock.utc_now() + timedelta(days=400))
     assert locking_store.delete(KEY, version) is Deletion.LOCKED
+
+
+def test_a_store_says_what_holds_a_version_a11(locking_store, store):
+    until = clock.utc_now().replace(microsecond=0) + timedelta(days=400)
+    version = put(locking_store)
+    assert locking_store.lock_state(KEY, version) == ObjectLock(until=None, held=False)
+    locking_store.lock(KEY, version, until=until)
+    locking_store.hold(KEY, version, on=True)
+    assert locking_store.lock_state(KEY, version) == ObjectLock(until=until, held=True)
+    assert store.lock_state(KEY, put(store)) == ObjectLock(until=None, held=False)
 
 
 def test_a_hold_keeps_a_version_until_it_is_lifted_a11(locking_store):
