@@ -2,17 +2,18 @@
 
 import dagster as dg
 
+from retention_pipeline.defs.expiry import archive_life
 from retention_pipeline.defs.instances import instance_archive
-from retention_pipeline.defs.jobs import reconcile_tenants
+from retention_pipeline.defs.jobs import expire_archives, reconcile_tenants
 from retention_pipeline.defs.overview import tenant_overview
 from retention_pipeline.defs.resources import ProductResource
-from retention_pipeline.defs.schedules import daily_preflight, nightly_reconcile
+from retention_pipeline.defs.schedules import daily_preflight, nightly_archive_retention, nightly_reconcile
 from retention_pipeline.defs.sensors import tenant_partitions
 
 defs = dg.Definitions(
-    assets=[tenant_overview, instance_archive],
-    jobs=[reconcile_tenants],
-    schedules=[daily_preflight, nightly_reconcile],
+    assets=[tenant_overview, instance_archive, archive_life],
+    jobs=[reconcile_tenants, expire_archives],
+    schedules=[daily_preflight, nightly_reconcile, nightly_archive_retention],
     sensors=[tenant_partitions],
     resources={"product": ProductResource()},
     executor=dg.in_process_executor,  # a backfill takes no job of ours; a process for its one step would double its cost

@@ -44,6 +44,14 @@ def blockers(inventory: Inventory) -> str:
     return str(frame.sort_values("instances", ascending=False).to_markdown(index=False))
 
 
+def counted(what: str, numbers: dict[str, int]) -> str:
+    """How many there are of each, as a Markdown table."""
+    if not numbers:
+        return "none"
+    frame = pd.DataFrame({what: [name.replace("_", " ") for name in numbers], "number": list(numbers.values())})
+    return str(frame.to_markdown(index=False))
+
+
 def durations(seconds: dict[str, float]) -> str:
     """Where the time went, as a Markdown table."""
     frame = pd.DataFrame({"part": list(seconds), "seconds": [f"{spent:.1f}" for spent in seconds.values()]})

@@ -38,3 +38,12 @@ class ReconcileConfig(dg.Config):
                 remedy="Batches 1 to 20, batch 1 to 500, seconds 1 to 300.",
             )
         return Bounds(batches=self.batches, batch=self.batch, seconds=self.seconds)
+
+
+class ExpiryConfig(ReconcileConfig):
+    """How a run over archives behaves that are near their own end."""
+
+    apply: bool = Field(
+        default=False,
+        description="False counts, and ends nothing. True deletes the objects of archives that are due, with an approval of `expire`.",
+    )

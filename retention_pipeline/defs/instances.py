@@ -5,7 +5,7 @@ on, and the run fails at the end.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import dagster as dg
 
@@ -45,6 +45,30 @@ def instance_archive(
     context: dg.AssetExecutionContext, config: ReconcileConfig, product: ProductResource
 ) -> Iterator[Event]:
     """Archive, verify and delete workflow instances, tenant by tenant."""
+
+    def one(app: App, bounds: Bounds, tenant: TenantId, failures: Counter[str]) -> tuple[Event, ...]:
+        return run_tenant(context, config, bounds, app, tenant, failures)
+
+    yield from over_tenants(context, config, product, one)
+
+
+def over_tenants(
+    context: dg.AssetExecutionContext,
+    config: ReconcileConfig,
+    product: ProductResource,
+    one: Callable[[App, Bounds, TenantId, Counter[str]], tuple[Event, ...]],
+    *,
+    order: str = Step.INVENTORY.value,
+) -> Iterator[Event]:
+    """Run one tenant after the other, whatever becomes of each; fail at the end if any did not get its work done.
+
+    Args:
+        context: the run's.
+        config: what a person chose.
+        product: opens the app.
+        one: a tenant's work; it counts a failure by its code instead of raising it.
+        order: the asset whose history says whose turn it is.
+    """
     failures: Counter[str] = Counter()
     tenants: tuple[TenantId, ...] = ()
     # Nothing of a library reaches Dagster's event log: it would keep the text, the cause and the source line (A16).
@@ -52,13 +76,13 @@ def instance_archive(
     try:
         with product.open() as app:
             bounds = config.bounds()
-            tenants = longest_unseen_first(context.instance, chosen_tenants(context, config, app))
+            tenants = longest_unseen_first(context.instance, chosen_tenants(context, config, app), order)
             begun = monotonic()
             for position, tenant in enumerate(tenants):
                 if monotonic() - begun > RUN_SECONDS:
                     failures[NOT_REACHED] = len(tenants) - position
                     break
-                yield from run_tenant(context, config, bounds, app, tenant, failures)
+                yield from one(app, bounds, tenant, failures)
     except RetentionError as error:
         code = error
     except Exception as error:  # noqa: BLE001  the boundary
@@ -139,16 +163,16 @@ def run_tenant(
 
 
 def permission_to_apply(
-    config: ReconcileConfig, app: App, tenant: TenantId, gates: Gates
+    config: ReconcileConfig, app: App, tenant: TenantId, gates: Gates, job: Job = Job.RECONCILE
 ) -> tuple[bool, str | None, str | None]:
     """Whether this tenant's run applies, under which approval, and if a schedule may not, why (D3)."""
     if not config.apply or config.approval != STANDING:
         return config.apply, config.approval, None
     if not gates.open:
         return False, None, " ".join(gates.closed())
-    standing = app.records().standing_approval(tenant, Job.RECONCILE)
+    standing = app.records().standing_approval(tenant, job)
     if standing is None:
-        return False, None, "No standing approval: `retention approve reconcile --standing`."
+        return False, None, f"No standing approval: `retention approve {job} --standing`."
     return True, standing, None
 
 

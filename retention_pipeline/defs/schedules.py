@@ -6,7 +6,7 @@ import dagster as dg
 
 from retention_pipeline.defs.config import STANDING
 from retention_pipeline.defs.instances import TENANTS_IN_A_RUN, unforeseen
-from retention_pipeline.defs.jobs import reconcile_tenants
+from retention_pipeline.defs.jobs import expire_archives, reconcile_tenants
 from retention_pipeline.defs.resources import ProductResource
 from retention_pipeline.errors import RetentionError
 
@@ -38,8 +38,27 @@ def nightly_reconcile(context: dg.ScheduleEvaluationContext, product: ProductRes
     yield from _lists(context, product, {"apply": True, "approval": STANDING})
 
 
+@dg.schedule(
+    name="nightly_archive_retention",
+    job=expire_archives,
+    cron_schedule="0 4 * * *",
+    execution_timezone="UTC",
+    default_status=dg.DefaultScheduleStatus.STOPPED,
+    description="Every night at 04:00 UTC: ends archives whose own retention is over, for each tenant whose four gates are open and that "
+    "has a standing approval of `expire`. For any other it counts only, and the run says why.",
+)
+def nightly_archive_retention(
+    context: dg.ScheduleEvaluationContext, product: ProductResource
+) -> Iterator[dg.RunRequest]:
+    """A run over every tenant's archives, in lists; the step decides for each whether it may apply."""
+    yield from _lists(context, product, {"apply": True, "approval": STANDING}, "archive_life")
+
+
 def _lists(
-    context: dg.ScheduleEvaluationContext, product: ProductResource, config: dict[str, object]
+    context: dg.ScheduleEvaluationContext,
+    product: ProductResource,
+    config: dict[str, object],
+    step: str = "instance_archive",
 ) -> Iterator[dg.RunRequest]:
     failure = None
     tenants: list[str] = []
@@ -56,5 +75,5 @@ def _lists(
         batch = tenants[start : start + TENANTS_IN_A_RUN]
         yield dg.RunRequest(
             run_key=f"{context.scheduled_execution_time.isoformat()}/{start}",
-            run_config={"ops": {"instance_archive": {"config": {**config, "tenants": batch}}}},
+            run_config={"ops": {step: {"config": {**config, "tenants": batch}}}},
         )

@@ -8,13 +8,13 @@ from dagster._core.definitions.data_version import CachingStaleStatusResolver, S
 from dagster._core.loader import LoadingContextForTest
 
 from retention_pipeline.definitions import defs
-from retention_pipeline.defs.config import ReconcileConfig
+from retention_pipeline.defs.config import ExpiryConfig, ReconcileConfig
 from retention_pipeline.defs.partitions import TENANTS
 from retention_pipeline_tests.acceptance.conftest import AURORA
 
-CHAIN = ["inventory", "eligible_set", "encrypted_manifests", "verified_objects", "deletions"]
+CHAIN = ["inventory", "eligible_set", "encrypted_manifests", "verified_objects", "deletions", "archive_retention"]
 GATES = {"catalog_fits_database", "preflight_acknowledged", "provider_ready", "canary_proven"}
-EFFECTS = {"reads", "writes-archives", "reads-archives", "deletes-source-rows"}
+EFFECTS = {"reads", "writes-archives", "reads-archives", "deletes-source-rows", "deletes-archives"}
 GRAPH = defs.resolve_asset_graph()
 
 
@@ -61,14 +61,19 @@ def test_the_gates_are_checks_beside_the_inventory_that_say_what_to_do():
 
 def test_jobs_schedules_and_sensors_say_what_they_do():
     repository = defs.get_repository_def()
-    assert repository.get_job("reconcile_tenants").description
-    assert {schedule.name for schedule in repository.schedule_defs} == {"daily_preflight", "nightly_reconcile"}
+    assert all(repository.get_job(name).description for name in ("reconcile_tenants", "expire_archives"))
+    assert {schedule.name for schedule in repository.schedule_defs} == {
+        "daily_preflight",
+        "nightly_reconcile",
+        "nightly_archive_retention",
+    }
     assert {sensor.name for sensor in repository.sensor_defs} == {"tenant_partitions"}
     assert all(made.description for made in (*repository.schedule_defs, *repository.sensor_defs))
 
 
-def test_every_field_of_the_launchpad_is_explained():
-    for name, field in ReconcileConfig.to_config_schema().as_field().config_type.fields.items():
+@pytest.mark.parametrize("config", [ReconcileConfig, ExpiryConfig])
+def test_every_field_of_the_launchpad_is_explained(config):
+    for name, field in config.to_config_schema().as_field().config_type.fields.items():
         assert len(field.description or "") > 20, name
 
 
@@ -80,18 +85,21 @@ def test_schedules_and_sensors_are_installed_stopped():
         assert sensor.default_status == dg.DefaultSensorStatus.STOPPED
 
 
-def test_the_launchpad_unchanged_applies_nothing():
-    config = ReconcileConfig()
+@pytest.mark.parametrize("kind", [ReconcileConfig, ExpiryConfig])
+def test_the_launchpad_unchanged_applies_nothing(kind):
+    config = kind()
     assert (config.apply, config.approval, config.tenants) == (False, None, [])
 
 
 def test_a_run_is_one_process_a_backfills_too():
-    for job in (defs.resolve_job_def("reconcile_tenants"), defs.resolve_implicit_global_asset_job_def()):
+    names = ("reconcile_tenants", "expire_archives")
+    for job in (*map(defs.resolve_job_def, names), defs.resolve_implicit_global_asset_job_def()):
         assert job.executor_def.name == "in_process"
 
 
-def test_no_run_is_retried_by_itself():
-    job = defs.resolve_job_def("reconcile_tenants")
+@pytest.mark.parametrize("name", ["reconcile_tenants", "expire_archives"])
+def test_no_run_is_retried_by_itself(name):
+    job = defs.resolve_job_def(name)
     assert job.get_subset().op_retry_policy is None
     assert "dagster/max_retries" not in job.tags
 
