@@ -152,11 +152,13 @@ class Bench:
             as_of=as_of,
         )()
 
-    def explicit(self, platform: Platform, instance: InstanceId, *, apply: bool = True) -> ExplicitResult:
+    def explicit(
+        self, platform: Platform, instance: InstanceId, *, apply: bool = True, world: World | None = None
+    ) -> ExplicitResult:
         self.runs += 1
         approval = self.approve(platform, job="archive", subject=instance) if apply else None
         return ExplicitArchive(
-            world=self.world,
+            world=world or self.world,
             tenant=platform.tenant,
             instance=instance,
             run=f"run-{self.runs}",
