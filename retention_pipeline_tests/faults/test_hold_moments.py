@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from retention_pipeline.errors import Code, RetentionError
+from retention_pipeline.errors import Code, Refused, RetentionError, Unavailable
 from retention_pipeline.model.ids import InstanceId
 from retention_pipeline.postgres import holds
 from retention_pipeline.postgres.session import Limits, Session
@@ -190,11 +190,12 @@ class HoldMachine(RuleBasedStateMachine):
                 holds.place(
                     cursor, self.platform.tenant, known.instance, matter=matter, reason="a court asks", correlation="c"
                 )
-        except RetentionError as error:
-            assert error.code in {Code.HOLD_TOO_LATE, Code.DATABASE_TIMEOUT}
-            if error.code is Code.HOLD_TOO_LATE:
-                assert not there, "an instance that stands was called too late to hold"
+        except Refused as refusal:
+            if refusal.code is not Code.HOLD_TOO_LATE or there:
+                raise  # an instance that stands is never too late to hold
             return
+        except Unavailable:
+            return  # a deletion in progress has the lock
         known.standing.add(matter)
         known.row_promised = known.row_promised or there
 
