@@ -78,7 +78,7 @@ def expire_tenant(
             context.log.warning("Tenant %s: preflight only. %s", tenant, why)
             if config.approval == STANDING:
                 app.settle_locks(tenant)  # a hold or a captured period needs no further yes to be told to the store
-        result = app.expire(tenant, run=context.run_id, apply=apply, approval=approval, bounds=bounds)
+        result = app.expire(tenant, run=context.run.run_id, apply=apply, approval=approval, bounds=bounds)
     except RetentionError as error:
         told = error
     except Exception as error:  # noqa: BLE001  the boundary
