@@ -7,9 +7,12 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+from retention_pipeline.postgres.expiry import PostgresEnding, PostgresExpiries
 from retention_pipeline.postgres.swap import Swap
+from retention_pipeline.stages.expiry import Expiry
 from retention_pipeline.stages.reconcile import Bounds, Reconciliation
 from retention_pipeline.storage.filesystem import FilesystemStore
+from retention_pipeline_tests.expiring import AT
 from retention_pipeline_tests.seams import Seams
 from retention_pipeline_tests.worlds import NOW, Bench
 
@@ -20,6 +23,12 @@ SEAMS = (
     "between the object's bytes and its name",
     "inside the swap, after the deletion",
     "inside the swap, before the commit",
+)
+
+EXPIRY_CALLS = ("note_held", "due", "mark", "take_lease", "drop_lease", "versions", "delete")
+EXPIRY_SEAMS = (
+    *(f"{side} {call}" for call in EXPIRY_CALLS for side in ("before", "after")),
+    "inside the burial, before the commit",
 )
 
 
@@ -87,4 +96,42 @@ def run(told: dict) -> None:
             approval=told["approval"],
             bounds=Bounds(batch=told["batch"]),
             as_of=NOW,
+        )()
+
+
+def run_expiry(told: dict) -> None:
+    """The end of archives, in a process that dies at the seam that it was told."""
+    with ExitStack() as closing:
+        bench = Bench(
+            database=Login(told["worker"]),
+            keyring=Path(told["keyring"]),
+            store=FilesystemStore(Path(told["root"]), told["tenant"]),
+            closing=closing,
+        )
+        die = Mortal(told["nth"])
+        side, _, call = told["seam"].partition(" ")
+        seams = {side: {call: die}} if call in EXPIRY_CALLS else {}
+        if not seams:
+            inner = PostgresEnding.bury
+
+            def deadly_burial(self, **how):
+                buried = inner(self, **how)
+                die()
+                return buried
+
+            PostgresEnding.bury = deadly_burial
+        store = Seams(bench.store, **seams)
+        world = replace(
+            bench.world,
+            records=Seams(bench.world.records, **seams),
+            stores=lambda _tenant, _generation: store,
+        )
+        Expiry(
+            world=world,
+            archives=Seams(PostgresExpiries(session=bench.session()), **seams),
+            tenant=told["tenant"],
+            run="crash",
+            apply=True,
+            approval=told["approval"],
+            as_of=AT,
         )()
