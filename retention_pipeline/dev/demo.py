@@ -1,7 +1,7 @@
 """The main job on a laptop, end to end, with its proof counted afterwards from the database, the bucket and the event log."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from rich.table import Table
 
 from retention_pipeline import clock
 from retention_pipeline.app import App
-from retention_pipeline.dev import dagster_processes, stack, tenants
+from retention_pipeline.dev import dagster_processes, demo_governance, stack, tenants
 from retention_pipeline.dev.stack import Stack
 from retention_pipeline.errors import Code, Integrity
 from retention_pipeline.governance.approval import ApprovalRequest, Kind
@@ -36,8 +36,12 @@ class Proof:
     foreign_rows_blocked: int
     remaining: int
     lost: int
-    restored_identical: bool
-    seconds: float
+    restored_identical: bool = False
+    refusals: tuple[str, ...] = ()
+    audit_events_sealed: int = 0
+    audit_chains_verified: int = 0
+    tampering_found: bool = False
+    seconds: float = 0.0
 
     def adds_up(self) -> bool:
         """Whether every instance is accounted for."""
@@ -77,6 +81,8 @@ def _demo(servers: Stack, app: App, console: Console, begun: float) -> Proof:
     _show_inventory(app, everybody, console)
     _say(console, "A run that nobody approved is a preflight: it counts, and changes nothing.")
     _dagster(servers, console, [_order(tenant, None) for tenant in everybody])
+    _say(console, "What must not work is tried, and refused.")
+    refused = demo_governance.refusals(app, everybody[0], held, console)
     chosen = _choose(app, everybody[1])
     picture = accounting.picture(servers.superuser_url(), chosen)
     orders = [_order(tenant, _approve(app, tenant)) for tenant in everybody]
@@ -85,13 +91,17 @@ def _demo(servers: Stack, app: App, console: Console, begun: float) -> Proof:
     identical = _restore(servers, app, everybody[1], chosen, picture, console)
     if held not in accounting.instances(servers.superuser_url()):
         raise Integrity(Code.DEMO_UNPROVEN, "A held instance is gone.", remedy="Report this.")
-    return _count(
-        servers,
-        app,
-        everybody,
-        before,
-        identical=identical,
-        seconds=clock.monotonic() - begun,
+    _say(console, "The record of who did what is sealed, and read again from its first event to its last.")
+    record = demo_governance.prove_record(app, servers.superuser_url(), everybody, console)
+    counted = _count(servers, app, everybody, before)
+    return replace(
+        counted,
+        restored_identical=identical,
+        refusals=refused,
+        audit_events_sealed=record.sealed,
+        audit_chains_verified=record.chains,
+        tampering_found=record.tampering_found,
+        seconds=round(clock.monotonic() - begun, 1),
     )
 
 
@@ -183,15 +193,7 @@ def _approve_restore(app: App, tenant: Tenant, archive: AttemptId) -> str:
         return approvals.approve(cursor, tenant.id, request).id
 
 
-def _count(
-    servers: Stack,
-    app: App,
-    everybody: tuple[Tenant, ...],
-    before: frozenset[InstanceId],
-    *,
-    identical: bool,
-    seconds: float,
-) -> Proof:
+def _count(servers: Stack, app: App, everybody: tuple[Tenant, ...], before: frozenset[InstanceId]) -> Proof:
     """Count from outside: rows and records by SQL of its own, objects by listing the bucket."""
     after = accounting.instances(servers.superuser_url())
     objects = {(stored.key, stored.version) for tenant in everybody for stored in _listed(app, tenant)}
@@ -220,8 +222,6 @@ def _count(
         foreign_rows_blocked=protected.get(Disposition.FOREIGN_ROWS, 0),
         remaining=sum(inventory.eligible for inventory in inventories),
         lost=len(gone - safe),
-        restored_identical=identical,
-        seconds=round(seconds, 1),
     )
 
 
@@ -258,6 +258,7 @@ def _show(proof: Proof, console: Console) -> None:
     console.print(table)
     console.print(
         f"{proof.seconds:.0f} seconds. One archive was restored, and is identical: {proof.restored_identical}."
+        f" {proof.audit_events_sealed:,} audit events are sealed and verified."
     )
 
 

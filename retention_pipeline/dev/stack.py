@@ -23,7 +23,7 @@ DAGSTER: Final = "dagster"
 OWNER, WORKER, OPERATOR, KEEPER = "platform_owner", "retention_pipeline", "operator", "dagster"
 GROUPS: Final = {WORKER: "retention_worker", OPERATOR: "retention_operator"}
 _SERVERS = ("postgres", "s3", "dagster-web", "dagster-daemon")
-_OURS = ("dagster", "archives", "keyring.json", "settings.env", "demo.json", "restored")
+_OURS = ("dagster", "archives", "keyring.json", "settings.env", "demo.json", "restored", "audit-heads.json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

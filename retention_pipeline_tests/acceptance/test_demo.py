@@ -20,6 +20,10 @@ KEYS = {
     "remaining",
     "lost",
     "restored_identical",
+    "refusals",
+    "audit_events_sealed",
+    "audit_chains_verified",
+    "tampering_found",
     "seconds",
 }
 
@@ -49,6 +53,10 @@ def test_the_demo_ends_well_and_accounts_for_every_instance(demo):
     assert proof["eligible"] == proof["archived"] == proof["verified"] == proof["deleted"] + 1  # one was restored
     assert proof["foreign_rows_blocked"] == 1
     assert proof["protected"]["legal_hold"] == 1
+    assert proof["refusals"] == ["RETENTION_PREFLIGHT_UNACKNOWLEDGED", "RT003"]
+    assert proof["audit_chains_verified"] == 4
+    assert proof["audit_events_sealed"] > proof["deleted"]
+    assert proof["tampering_found"] is True
 
 
 def test_nothing_of_the_whole_demo_tells_a_place_a_secret_or_a_payload(demo):
