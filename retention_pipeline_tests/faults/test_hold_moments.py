@@ -73,6 +73,8 @@ class HoldMachine(RuleBasedStateMachine):
 
     def teardown(self):
         self.operator.close()
+        self.vault.expiries.session.close()
+        self.platform.connection.close()
 
     # -- what people do ------------------------------------------------------------------------------------------------
 
