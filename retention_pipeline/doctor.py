@@ -107,7 +107,8 @@ class Doctor:
         """A session of the first login that gets in; where none does, that is waited for once."""
         if self._eyes is None and self._blind is None:
             settings = self.app.settings
-            for url in filter(None, (settings.worker_url, settings.operator_url or settings.need_worker_url())):
+            urls = [url for url in (settings.worker_url, settings.operator_url) if url]
+            for url in urls or [settings.need_worker_url()]:
                 session = _looking(url)
                 try:
                     session.principal()

@@ -26,30 +26,44 @@ def rules(dataset: InstanceDataset) -> list[sql.Composed]:
     if recovery := dataset.recovery:
         evidence = dataset.by_name[recovery.evidence]
         made.append(_updatable(evidence.table, (recovery.fence, recovery.status, recovery.closed_at)))
-        rule = (
-            "FOR UPDATE TO {role} USING ({tenant}::text = (SELECT retention.current_tenant())"
-            " AND {status}::text = ANY({open}::text[]))"
-            " WITH CHECK ({tenant}::text = (SELECT retention.current_tenant()) AND {status}::text = {cancelled})"
-        )
-        parts = {
-            "tenant": sql.Identifier(evidence.tenant),
-            "status": sql.Identifier(recovery.status),
-            "open": sql.Literal(list(recovery.open)),
-            "cancelled": sql.Literal(recovery.cancelled),
-        }
-        made += policy("retention_counter_closes", evidence.table, rule, COUNTER, **parts)
-        made += policy("retention_counter_closes_only", evidence.table, f"AS RESTRICTIVE {rule}", COUNTER, **parts)
+        status = sql.Identifier(recovery.status)
+        before = sql.SQL("{}::text = ANY({}::text[])").format(status, sql.Literal(list(recovery.open)))
+        after = sql.SQL("{}::text = {}").format(status, sql.Literal(recovery.cancelled))
+        made += _changes("retention_counter_closes", evidence.table, evidence.tenant, before, after)
     if stores := dataset.stores:
         schema = sql.Identifier(stores.table.split(".", 1)[0])
         made.append(sql.SQL("GRANT USAGE ON SCHEMA {} TO {}").format(schema, COUNTER))
         made.append(sql.SQL("GRANT SELECT ON {} TO {}").format(names.table(stores.table), COUNTER))
         made.append(_updatable(stores.table, (stores.detached_at,)))
         made += policy("retention_counter_reads", stores.table, "FOR SELECT TO {role} USING (true)", COUNTER)
-        rule = "FOR UPDATE TO {role} USING ({tenant}::text = (SELECT retention.current_tenant()))"
-        tenant = sql.Identifier(stores.tenant)
-        made += policy("retention_counter_detaches", stores.table, rule, COUNTER, tenant=tenant)
+        anything = sql.SQL("true").format()
+        made += _changes("retention_counter_detaches", stores.table, stores.tenant, anything, anything)
+    return made
+
+
+def _changes(name: str, table: str, tenant: str, before: sql.Composed, after: sql.Composed) -> list[sql.Composed]:
+    """What the role may update, and, in a second policy, that no policy of the platform's lets it update more.
+
+    The login that migrates is a member of the role, and may be the platform's own: it is bound by neither. Nothing in them
+    raises: after a wait for a lock, PostgreSQL evaluates all parts of a policy, also those behind a CASE.
+    """
+    mine = (
+        "(CASE WHEN current_user = 'retention_counter'"
+        " THEN {tenant}::text = current_setting('retention.tenant_id', true) AND {%s} ELSE {%s} END)"
+    )
+    made = []
+    for suffix, kind, others in (("", "", "nobody"), ("_only", "AS RESTRICTIVE ", "everybody")):
+        using, check = (mine % (state, others) for state in ("before", "after"))
         made += policy(
-            "retention_counter_detaches_only", stores.table, f"AS RESTRICTIVE {rule}", COUNTER, tenant=tenant
+            f"{name}{suffix}",
+            table,
+            f"{kind}FOR UPDATE TO {{role}} USING {using} WITH CHECK {check}",
+            COUNTER,
+            tenant=sql.Identifier(tenant),
+            before=before,
+            after=after,
+            nobody=sql.SQL("false"),
+            everybody=sql.SQL("true"),
         )
     return made
 

@@ -11,6 +11,7 @@ from retention_pipeline.keys.local import LocalKeyring
 from retention_pipeline.postgres.migrate import migrate
 from retention_pipeline_tests.desks import Desk
 from retention_pipeline_tests.integration.test_catalog_check import SHIPPED
+from retention_pipeline_tests.integration.test_restore import archive, put_back
 from retention_pipeline_tests.rows import Platform, new_id
 from retention_pipeline_tests.worlds import NOW
 
@@ -74,6 +75,17 @@ def uses(desk, subject):
         " ON u.approval_id = a.id WHERE a.subject = %s GROUP BY a.id, a.actor, a.job",
         [subject],
     ).fetchall()
+
+
+@pytest.fixture
+def engine(desk):
+    """The platform itself: it writes with its triggers on."""
+    with psycopg.connect(desk.database.owner_url, autocommit=True) as connection:
+        connection.execute("SELECT set_config('nucleus.tenant_id', %s, false)", [desk.platform.tenant])
+        yield connection
+
+
+BIND = "INSERT INTO nucleus.workflow_store_bindings (store_id, instance_id, tenant_id) VALUES (%s, %s, %s)"
 
 
 # -- dead letters
@@ -186,17 +198,32 @@ def at_once(desk, call, job, subject):
 
 
 @pytest.mark.parametrize(("end", "code", "status"), [("COMMIT", 3, "open"), ("ROLLBACK", 0, "not_replayable")])
-def test_a_canceller_waits_for_a_replayer_that_was_first(desk, end, code, status):
+def test_a_canceller_waits_for_a_replayer_that_was_first(desk, engine, end, code, status):
     """G2: whoever has the row first wins; the other sees the new fence."""
     letter = letter_of(desk.platform)
-    with desk.database.superuser() as replayer, ThreadPoolExecutor(1) as pool:
-        replayer.execute("BEGIN")
-        replayer.execute("UPDATE nucleus.workflow_dead_letters SET fence = fence + 1 WHERE id = %s", [letter])
+    with ThreadPoolExecutor(1) as pool:
+        engine.execute("BEGIN")
+        engine.execute("UPDATE nucleus.workflow_dead_letters SET fence = fence + 1 WHERE id = %s", [letter])
         answer = pool.submit(cancel, desk, letter, "--apply")
         wait_for_a_lock(desk)
-        replayer.execute(end)
+        engine.execute(end)
         assert answer.result().code == code
     assert desk.platform.value(DEAD_LETTER, letter)["status"] == status
+
+
+def test_a_replayer_that_waited_for_a_canceller_finds_another_fence(desk, engine):
+    """G2: and the platform's own login, which may be the one that migrates, gets an answer and no error."""
+    letter = letter_of(desk.platform)
+    approval = approve(desk, "recovery_cancel", letter)
+    replay = "UPDATE nucleus.workflow_dead_letters SET status = 'resolved', fence = 8 WHERE id = %s AND fence = 7"
+    with worker(desk) as connection, ThreadPoolExecutor(1) as pool:
+        connection.execute("BEGIN")
+        connection.execute("SELECT retention.cancel_recovery(%s, %s, 7, 'c')", [approval, letter])
+        replayed = pool.submit(engine.execute, replay, [letter])
+        wait_for_a_lock(desk)
+        connection.execute("COMMIT")
+        assert replayed.result().rowcount == 0
+    assert desk.platform.value(DEAD_LETTER, letter)["status"] == "not_replayable"
 
 
 def wait_for_a_lock(desk):
@@ -359,18 +386,15 @@ def test_another_tenants_store_and_a_misspelt_one_do_not_resolve(desk, neighbour
 
 
 @pytest.mark.parametrize(("end", "code"), [("COMMIT", 3), ("ROLLBACK", 0)])
-def test_a_binding_that_is_just_being_added_is_waited_for_and_counted(desk, end, code):
+def test_a_binding_that_is_just_being_added_is_waited_for_and_counted(desk, engine, end, code):
     """W9."""
     store, instance = store_of(desk.platform), desk.platform.add()
-    with desk.database.superuser() as other, ThreadPoolExecutor(1) as pool:
-        other.execute("BEGIN")
-        other.execute(
-            "INSERT INTO nucleus.workflow_store_bindings (store_id, instance_id, tenant_id) VALUES (%s, %s, %s)",
-            [store, instance, desk.platform.tenant],
-        )
+    with ThreadPoolExecutor(1) as pool:
+        engine.execute("BEGIN")
+        engine.execute(BIND, [store, instance, desk.platform.tenant])
         answer = pool.submit(detach, desk, store, "--apply")
         wait_for_a_lock(desk)
-        other.execute(end)
+        engine.execute(end)
         assert answer.result().code == code
     assert (desk.platform.value(STORE, store)["detached_at"] is None) == (code == 3)
 
@@ -381,6 +405,45 @@ def test_two_detachments_at_once_are_one(desk):
     first, second = at_once(desk, call, "store_detach", store)
     assert (first[0], second[0]) == ("detached", "already")
     assert first[1] == second[1]
+
+
+def test_the_platforms_own_login_is_bound_by_none_of_this(desk, engine):
+    """It may be the one that migrates, and so a member of every role of ours."""
+    letter, store = letter_of(desk.platform), store_of(desk.platform)
+    for statement, row in (
+        ("UPDATE nucleus.workflow_dead_letters SET status = 'resolved', error = 'e' WHERE id = %s", letter),
+        ("UPDATE nucleus.workflow_dead_letters SET status = 'open' WHERE id = %s", letter),
+        ("UPDATE nucleus.workflow_stores SET name = 'n', detached_at = now() WHERE id = %s", store),
+        ("UPDATE nucleus.workflow_stores SET detached_at = NULL WHERE id = %s", store),
+    ):
+        assert engine.execute(statement, [row]).rowcount == 1
+
+
+def test_the_reference_platform_binds_nothing_to_a_detached_store(desk, engine):
+    """W9: what the product asks of a platform, and the reference platform does."""
+    store, instance = store_of(desk.platform), desk.platform.add()
+    engine.execute(BIND, [store_of(desk.platform), instance, desk.platform.tenant])
+    approval = approve(desk, "store_detach", store)
+    with worker(desk) as connection, ThreadPoolExecutor(1) as pool:
+        connection.execute("BEGIN")
+        connection.execute("SELECT * FROM retention.detach_store(%s, %s, 'c')", [approval, store])
+        binding = pool.submit(engine.execute, BIND, [store, instance, desk.platform.tenant])
+        wait_for_a_lock(desk)
+        connection.execute("COMMIT")
+        with pytest.raises(psycopg.errors.CheckViolation):
+            binding.result()
+
+
+def test_an_instance_is_restored_with_its_binding_to_a_store_that_was_detached_since(desk, shared):
+    """A17: exactly as it was archived."""
+    platform = shared.platform()
+    alias = platform.value("SELECT alias FROM nucleus.tenants WHERE id = %s", platform.tenant)
+    store, instance = store_of(platform), platform.add()
+    bind(platform, store, instance)
+    attempt, manifest = archive(shared, platform)
+    assert detach(desk, store, "--apply", tenant=alias).code == 0
+    assert put_back(shared, platform, attempt, manifest).identical
+    assert platform.value("SELECT count(*) FROM nucleus.workflow_store_bindings WHERE store_id = %s", store) == 1
 
 
 # -- catalogs without them

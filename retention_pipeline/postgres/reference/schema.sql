@@ -236,6 +236,26 @@ FOR EACH ROW EXECUTE FUNCTION nucleus.refuse_change();
 CREATE TRIGGER epochs_are_never_truncated BEFORE TRUNCATE ON nucleus.workflow_terminal_epochs
 FOR EACH STATEMENT EXECUTE FUNCTION nucleus.refuse_change();
 
+-- A store that was detached takes no new binding. Whoever binds and whoever detaches wait for each other at the store's row.
+CREATE FUNCTION nucleus.refuse_detached_store() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
+DECLARE
+  detached timestamptz;
+BEGIN
+  -- A restore brings an instance back as it was, bindings to stores of that time among them.
+  IF current_setting('retention.restoring', true) = NEW.instance_id::text THEN
+    RETURN NEW;
+  END IF;
+  SELECT detached_at INTO detached FROM nucleus.workflow_stores WHERE id = NEW.store_id FOR KEY SHARE;
+  IF detached IS NOT NULL THEN
+    RAISE EXCEPTION 'the store is detached' USING ERRCODE = '23514';
+  END IF;
+  RETURN NEW;
+END $$;
+
+CREATE TRIGGER refuse_detached_store BEFORE INSERT ON nucleus.workflow_store_bindings
+FOR EACH ROW EXECUTE FUNCTION nucleus.refuse_detached_store();
+
 DO $$
 DECLARE
   name text;
