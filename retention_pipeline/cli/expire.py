@@ -96,6 +96,7 @@ def as_json(result: ExpiryResult, *, acknowledged: bool) -> dict[str, object]:
         "backlog": report.backlog,
         "oldest_overdue_seconds": report.oldest_overdue_seconds,
         "forecast_runs": report.forecast_runs,
+        "seconds": report.seconds,
     }
 
 
@@ -126,6 +127,7 @@ def shown(result: ExpiryResult) -> Group:
         ("left from attempts, removed", report.counts.removed),
         ("set aside", ", ".join(f"{code} {n}" for code, n in report.counts.failures.items()) or 0),
         ("backlog", report.backlog),
+        ("where the time went", ", ".join(f"{name} {spent:.1f} s" for name, spent in report.seconds.items())),
     ]
     facts = table(("", ""), numbers)
     facts.show_header = False

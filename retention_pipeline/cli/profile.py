@@ -33,7 +33,8 @@ def put(call: Call, provider: str, words: tuple[str, ...], secret_id: str | None
     """Set the archive profile; a change is a new generation, which must be proven anew.
 
     filesystem knows `prefix`, below a data root that the server controls; s3-compatible knows `endpoint`, `bucket`,
-    `region` and `prefix`. Credentials have no place here. Archives that exist stay where they are.
+    `region`, `prefix`, and `lock_mode` (governance or compliance) for a bucket with object lock. Credentials have no place
+    here. Archives that exist stay where they are.
 
     \b
     Examples:

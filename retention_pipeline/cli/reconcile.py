@@ -116,6 +116,7 @@ def as_json(result: RunResult, accepted: str | None) -> dict[str, object]:
         "bytes_archived": report.counts.bytes_archived,
         "adopted": report.counts.adopted,
         "superseded": report.counts.superseded,
+        "locks_to_tell": report.counts.locks_pending,
         "skipped": report.counts.skipped,
         "failures": report.counts.failures,
         "backlog": report.backlog,

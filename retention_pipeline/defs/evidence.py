@@ -128,6 +128,7 @@ def _deleted(result: RunResult) -> Metadata:
         "deleted": dg.MetadataValue.int(report.counts.deleted),
         "rows": dg.MetadataValue.int(report.counts.rows_deleted),
         "changed_meanwhile": dg.MetadataValue.int(report.counts.superseded),
+        "locks_to_tell": dg.MetadataValue.int(report.counts.locks_pending),
         "backlog": dg.MetadataValue.int(report.backlog),
         "oldest_overdue": dg.MetadataValue.text(reports.age(report.oldest_overdue_seconds)),
         "runs_to_catch_up": dg.MetadataValue.text(reports.forecast(report.forecast_runs)),

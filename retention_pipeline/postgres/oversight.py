@@ -244,6 +244,8 @@ def record_outcome(cursor: Cursor, report: RunReport, started: datetime) -> None
         "archived": report.counts.archived,
         "verified": report.counts.verified,
         "deleted": report.counts.deleted,
+        "expired": report.counts.expired,
+        "removed": report.counts.removed,
         "failures": report.counts.failures,
         "backlog": report.backlog,
     }

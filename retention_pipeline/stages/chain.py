@@ -207,6 +207,8 @@ class Chain:
         if not sealed:
             return []
         with self._timed("store"):
+            store = self._store(self.profile.generation)
+            lock_until = self._lock_until(store)
             ours = self.world.records.intend(
                 self.tenant,
                 [s.intention for s in sealed],
@@ -217,10 +219,8 @@ class Chain:
             )
             mine = [s for s in sealed if s.intention.id in ours]
             self.counts.skipped += len(sealed) - len(mine)
-            store = self._store(self.profile.generation)
             written: list[StoredObject] = []
             failures: list[tuple[SealedArchive, RetentionError]] = []
-            lock_until = self._lock_until(store) if mine else None
             for item, answer in self._each(lambda s: archive.write(store, s, lock_until=lock_until), mine):
                 if isinstance(answer, RetentionError):
                     failures.append((item, answer))
@@ -386,7 +386,12 @@ class Chain:
 
     def _lock_until(self, store: ObjectStore) -> datetime | None:
         """A short lock, where the store can lock: what a failed deletion leaves is not undeletable for years (A11)."""
-        if not store.locks():
+        try:
+            locks = store.locks()
+        except RetentionError as error:  # no attempt is recorded for a store that does not answer
+            self.counts.fail(error.code)
+            raise StopRunError(error) from None
+        if not locks:
             return None
         return self.world.source.now(self.tenant) + timedelta(days=FIRST_LOCK_DAYS)
 

@@ -7,7 +7,8 @@
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TypeVar
@@ -89,6 +90,7 @@ class Expiry:
     bounds: Bounds = field(default_factory=Bounds)
     as_of: datetime | None = None
     _counts: Counts = field(default_factory=Counts)
+    _seconds: dict[str, float] = field(default_factory=dict)
     _stores: dict[int, ObjectStore] = field(default_factory=dict)
     _failed: dict[int, int] = field(default_factory=dict)
     _broken: dict[int, RetentionError] = field(default_factory=dict)
@@ -101,7 +103,8 @@ class Expiry:
             raise Refused(
                 Code.AS_OF_IN_FUTURE, "An instant in the future can only be looked at.", remedy="Leave --as-of out."
             )
-        found = self.archives.inventory(self.tenant, as_of)
+        with self._timed("preflight"):
+            found = self.archives.inventory(self.tenant, as_of)
         signals = brake_signals(found, self.archives.acknowledged(self.tenant), self.world.brake)
         if not self.apply:
             return self._result(now, found, signals, Outcome.PREFLIGHT, "preflight")
@@ -155,7 +158,8 @@ class Expiry:
     def _each(self, as_of: datetime, approval: Approval, keep: Callable[[], None]) -> str:
         """End one after the other, within every bound; gives why it stopped."""
         begun = self.world.stopwatch()
-        self._counts.locks_pending = self.world.settle(self.tenant).pending  # a hold that was lifted locks no more
+        with self._timed("object locks"):  # a hold that was lifted locks no more
+            self._counts.locks_pending = self.world.settle(self.tenant).pending
         self.archives.note_held(self.tenant, as_of, approval=approval, run=self.run, limit=self.bounds.instances)
         limit = min(self.bounds.instances, approval.max_items)
         chosen = self.archives.due(self.tenant, as_of, limit)
@@ -166,7 +170,8 @@ class Expiry:
             if position % KEEP_LEASE_EVERY == 0:
                 keep()
             if archive.profile_generation not in self._broken:
-                self._try(archive, as_of, approval)
+                with self._timed("end archives"):
+                    self._try(archive, as_of, approval)
         if len(chosen) < limit:
             return "exhausted"
         return "approval_bound" if approval.max_items < self.bounds.instances else "batch_bound"
@@ -238,6 +243,14 @@ class Expiry:
             self._stores[generation] = self._ask(lambda: self.world.stores(self.tenant, generation))
         return self._stores[generation]
 
+    @contextmanager
+    def _timed(self, what: str) -> Iterator[None]:
+        begun = self.world.stopwatch()
+        try:
+            yield
+        finally:
+            self._seconds[what] = self._seconds.get(what, 0.0) + self.world.stopwatch() - begun
+
     @staticmethod
     def _ask(call: Callable[[], _T]) -> _T:
         try:
@@ -256,7 +269,7 @@ class Expiry:
             outcome=outcome,
             reason=reason,
             counts=self._counts,
-            seconds={},
+            seconds={name: round(spent, 3) for name, spent in self._seconds.items()},
             backlog=found.backlog,
             oldest_overdue_seconds=found.overdue_seconds,
             forecast_runs=math.ceil(found.backlog / done) if done else (0 if not found.backlog else None),

@@ -59,6 +59,8 @@ def everything_that_goes_well(installation, office, s3, make_bucket):
             ("inspect",),
             ("inspect", archive),
             ("restore", archive, "--into-database"),
+            ("expire",),
+            ("expire", "--apply"),
             ("profile", "show"),
             ("profile", "readiness"),
             ("catalog", "check"),

@@ -2,7 +2,7 @@ import pytest
 
 from retention_pipeline.errors import Code, Refused
 from retention_pipeline.governance.profile import Grammar, looks_like_credential, parse_profile
-from retention_pipeline.model.profile import Provider
+from retention_pipeline.model.profile import LockMode, Provider
 
 SECRET = "5d1e1b4e-0000-4000-8000-00000000000a"
 PLACES = {
@@ -34,6 +34,11 @@ def test_a_prefix_may_be_left_out():
     assert parse("filesystem", {}, None).configuration == {"prefix": ""}
 
 
+@pytest.mark.parametrize("mode", LockMode)
+def test_a_bucket_locks_as_it_is_told_a11(mode):
+    assert parse(configuration={**PLACES, "lock_mode": str(mode)}).configuration["lock_mode"] == mode
+
+
 @pytest.mark.parametrize("days", [0, 365, 36_500])
 def test_archives_may_stay_for_ever_or_for_a_year_at_least(days):
     assert parse(days=days).archive_retention_days == days
@@ -60,6 +65,8 @@ def test_no_other_period_is_taken(days):
         {"configuration": {**PLACES, "region": "eu central"}},
         {"configuration": {**PLACES, "region": "eu-1\n"}},
         {"configuration": {**PLACES, "prefix": 7}},
+        {"configuration": {**PLACES, "lock_mode": "COMPLIANCE"}},
+        {"configuration": {"prefix": "p", "lock_mode": "governance"}, "provider": "filesystem", "secret_id": None},
         {"configuration": {**PLACES, "prefix": "a" * 600}},
         {"configuration": {"endpoint": "https://s3.example.org"}},
         {"grammar": Grammar(endpoint=refuse, prefix=str)},

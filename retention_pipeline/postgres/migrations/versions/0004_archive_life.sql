@@ -44,6 +44,7 @@ CREATE TABLE retention.object_lock_tasks (
   at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 CREATE INDEX ON retention.object_lock_tasks (tenant_id, not_before);
+CREATE INDEX readiness_that_locks ON retention.readiness_events (tenant_id, profile_generation) WHERE locks;
 CREATE INDEX ON retention.object_lock_tasks (attempt_id);
 
 -- Whoever reads an archive shares this lock; whoever ends its object has it alone (F20).
@@ -119,15 +120,19 @@ EXECUTE FUNCTION retention.guard_archive_life();
 
 -- A reminder for each archive that the provider can lock: its readiness found that the bucket can.
 CREATE FUNCTION retention.remind_of_locks(tenant text, instance text, only_one uuid, why text) RETURNS void
-LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
+BEGIN
+  IF NOT EXISTS (SELECT FROM retention.readiness_events WHERE tenant_id = tenant AND locks) THEN
+    RETURN;  -- no store of this tenant can lock: the usual case, and a deletion of many has to be quick
+  END IF;
   INSERT INTO retention.object_lock_tasks (tenant_id, attempt_id, cause)
   SELECT a.tenant_id, a.id, why FROM retention.attempts AS a
   WHERE a.tenant_id = tenant AND a.instance_id = instance AND (only_one IS NULL OR a.id = only_one)
     AND a.state IN ('source_deleted', 'superseded', 'conflict', 'abandoned')
     AND a.object_version IS NOT NULL AND a.object_deleted_at IS NULL
     AND EXISTS (SELECT FROM retention.readiness_events AS r WHERE r.tenant_id = a.tenant_id
-      AND r.profile_generation = a.profile_generation AND r.locks)
-$$;
+      AND r.profile_generation = a.profile_generation AND r.locks);
+END $$;
 REVOKE EXECUTE ON FUNCTION retention.remind_of_locks(text, text, uuid, text) FROM PUBLIC;
 
 CREATE FUNCTION retention.remind_after_change() RETURNS trigger
