@@ -23,7 +23,12 @@ _TEXT: LiteralString = (
     "e.id::text, e.tenant_id, e.at::text, e.actor, e.session_role, e.kind, e.subject, e.outcome, e.code, e.reason,"
     " e.correlation, e.run, e.details::text"
 )
-_EVENTS = sql.SQL(f"SELECT {_TEXT} FROM retention.audit_events AS e WHERE e.id = ANY (%(ids)s) ORDER BY e.id")
+# One by one, by key. A planner that does not know yet how many events a tenant has would read all of them for each block.
+_EVENTS = sql.SQL(f"""
+SELECT {_TEXT} FROM unnest(%(ids)s::bigint[]) AS wanted (id)
+CROSS JOIN LATERAL (SELECT * FROM retention.audit_events WHERE id = wanted.id AND tenant_id = %(tenant)s LIMIT 1) AS e
+""")
+_IN_ORDER = sql.SQL("SELECT set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true)")
 _SEAL: LiteralString = "block, previous, sealed_at::text, event_ids, leaves, mac"
 
 _BACKLOG = sql.SQL("SELECT tenant_id, unsealed, oldest_seconds FROM retention.audit_backlog()")
@@ -74,11 +79,6 @@ SELECT u.event_id FROM retention.audit_unsealed AS u
 JOIN retention.audit_events AS e ON e.id = u.event_id AND e.tenant_id = u.tenant_id
 WHERE u.tenant_id = %(tenant)s AND e.at < %(before)s::timestamptz ORDER BY u.event_id LIMIT %(limit)s
 """)
-_UNSEALED = sql.SQL(f"""
-SELECT {_TEXT} FROM retention.audit_unsealed AS u
-JOIN retention.audit_events AS e ON e.id = u.event_id AND e.tenant_id = u.tenant_id
-WHERE u.tenant_id = %(tenant)s AND u.event_id > %(after)s ORDER BY u.event_id LIMIT %(limit)s
-""")
 _SHOW = sql.SQL(f"""
 SELECT {_TEXT} FROM retention.audit_events AS e
 WHERE e.tenant_id = %(tenant)s AND (%(since)s::timestamptz IS NULL OR e.at >= %(since)s)
@@ -127,11 +127,10 @@ class PostgresAudit:
                 return None
             events: dict[int, Event] = {}
             while not events:
-                wanted = {"tenant": tenant, "after": after, "limit": BLOCK_EVENTS}
-                waiting = [row[0] for row in rows(cursor, _NEXT, wanted)]
+                waiting = _waiting(cursor, tenant, after)
                 if not waiting:
                     return None
-                events = _events(cursor, waiting)
+                events = _events(cursor, tenant, waiting)
                 after = waiting[
                     -1
                 ]  # a whole block of events that are gone is no reason to stop; `audit verify` names them
@@ -234,9 +233,14 @@ class PostgresAuditLog:
     tenant: TenantId
 
     def blocks(self) -> Iterator[tuple[Seal, Mapping[int, Event]]]:
-        """Every block in order, with those of its events that are there."""
+        """Every block that there is now, in order, with those of its events that are there.
+
+        Not those that come meanwhile: a sealer can be as fast as this.
+        """
+        with self.session.transaction(self.tenant, read_only=True) as cursor:
+            head = _head(cursor, self.tenant)
         after = -(2**63)  # a block that nobody may have made has a number, too
-        while True:
+        while head is not None and after < head.block:
             with self.session.transaction(self.tenant, read_only=True) as cursor:
                 found = rows(cursor, _BLOCKS, {"tenant": self.tenant, "after": after})
                 if not found:
@@ -250,7 +254,7 @@ class PostgresAuditLog:
                     leaves=bytes(found[0][4]),
                     mac=bytes(found[0][5]),
                 )
-                events = _events(cursor, list(seal.event_ids))
+                events = _events(cursor, self.tenant, list(seal.event_ids))
             yield seal, events
             after = seal.block
 
@@ -282,13 +286,13 @@ class PostgresAuditLog:
         """Events that wait, in order."""
         after = -(2**63)
         while True:
-            wanted = {"tenant": self.tenant, "after": after, "limit": BLOCK_EVENTS}
             with self.session.transaction(self.tenant, read_only=True) as cursor:
-                found = rows(cursor, _UNSEALED, wanted)
-            yield from found
-            if len(found) < BLOCK_EVENTS:
+                waiting = _waiting(cursor, self.tenant, after)
+                found = _events(cursor, self.tenant, waiting)
+            yield from found.values()
+            if not waiting:
                 return
-            after = int(found[-1][0])
+            after = waiting[-1]
 
 
 def _oldest_possible(cursor: Cursor, tenant: TenantId) -> str | None:
@@ -309,5 +313,12 @@ def _as_head(tenant: TenantId, row: TupleRow) -> Head:
     return Head(tenant=tenant, block=row[0], mac=bytes(row[1]), sealed_at=row[2])
 
 
-def _events(cursor: Cursor, ids: list[int]) -> dict[int, Event]:
-    return {int(row[0]): row for row in rows(cursor, _EVENTS, {"ids": ids})}
+def _waiting(cursor: Cursor, tenant: TenantId, after: int) -> list[int]:
+    """The ids of the next block's events; the rest of this transaction reads along indexes, too."""
+    cursor.execute(_IN_ORDER)
+    return [row[0] for row in rows(cursor, _NEXT, {"tenant": tenant, "after": after, "limit": BLOCK_EVENTS})]
+
+
+def _events(cursor: Cursor, tenant: TenantId, ids: list[int]) -> dict[int, Event]:
+    """Those that are there, in the order of the ids."""
+    return {int(row[0]): row for row in rows(cursor, _EVENTS, {"tenant": tenant, "ids": ids})}

@@ -41,12 +41,12 @@ def forge(ledger, block: int, **changes) -> None:
             [ledger.tenant, block],
         ).fetchone()
         ids = changes.get("event_ids", ids)
-        events = dict(
-            (row[0], row)
+        events = {
+            row[0]: row
             for row in connection.execute(
                 f"SELECT {columns} FROM retention.audit_events AS e WHERE e.id = ANY (%s)", [ids]
             ).fetchall()
-        )
+        }
         before = Head(tenant=ledger.tenant, block=block - 1, mac=bytes(previous), sealed_at="")
         made = form.sealed(
             ANOTHER_KEY, ledger.tenant, before if block > 1 else None, sealed_at, [events[str(i)] for i in ids]
