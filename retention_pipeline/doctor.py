@@ -69,7 +69,8 @@ class Doctor:
         yield self._seen("The database's clock", self._database_clock)
         yield Check(name="The keyring", look=self._keyring)
         yield Check(name="Egress approvals", look=self._egress)
-        yield Check(name="Dagster's run history", look=self._history)
+        kind = "files" if settings.dagster_storage_url is None else "PostgreSQL"
+        yield Check(name=f"Dagster's run history, in {kind}", look=self._history)
         yield Check(name="Seals of the audit record", look=partial(self._unsealed, None))
 
     def tenant(self, tenant: TenantId) -> Iterator[Check]:

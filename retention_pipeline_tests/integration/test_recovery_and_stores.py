@@ -315,6 +315,20 @@ def test_an_operator_in_psql_can_do_no_more(desk, login, statement):
             connection.execute(statement)
 
 
+def test_the_one_permission_is_enough(desk):
+    """G3: who may cancel need not be allowed to read, nor to detach."""
+    letter, store = letter_of(desk.platform), store_of(desk.platform)
+    desk.done("grant", "add", "clerk", "workflow_recovery:cancel")
+    try:
+        assert cancel(desk, letter, login="clerk").json["would_close"] is True
+        assert cancel(desk, letter, "--apply", login="clerk").code == 0
+        assert detach(desk, store, login="clerk").error == "RETENTION_PERMISSION_DENIED"
+        assert desk.call("inventory", login="clerk").error == "RETENTION_PERMISSION_DENIED"
+    finally:
+        desk.done("grant", "remove", "clerk", "workflow_recovery:cancel")
+    assert [event["actor"] for event in acts(desk, "recovery.cancel", letter)] == ["clerk"]
+
+
 def test_a_clerk_is_denied_and_sees_nothing(desk):
     letter, store = letter_of(desk.platform), store_of(desk.platform)
     for answer in (cancel(desk, letter, "--apply", login="clerk"), detach(desk, store, login="clerk")):
