@@ -112,6 +112,23 @@ def test_expiry_waits_for_a_restore_that_is_open(installation, monkeypatch):
     assert installation.done("expire", "--apply", "--reason", "yearly")["expired"] == 1
 
 
+def test_a_bucket_that_locks_is_told_of_the_period_at_once_and_of_a_hold_too(installation, s3, make_bucket, admin):
+    """A11: as the bucket's owner sees it."""
+    bucket = make_bucket(lock=True)
+    assert installation.use_bucket(AURORA, s3, bucket).json["ready"]
+    instance = installation.due(AURORA)[0]
+    archive = installation.archive(AURORA, instance)
+    [version] = admin.list_object_versions(Bucket=bucket)["Versions"]
+    place = {"Bucket": bucket, "Key": version["Key"], "VersionId": version["VersionId"]}
+    retention = admin.get_object_retention(**place)["Retention"]
+    life = shown_life(installation, archive)
+    assert (retention["Mode"], life["lock_pending"]) == ("GOVERNANCE", False)
+    assert retention["RetainUntilDate"].isoformat()[:19] == life["expires_at"][:19]
+    for words, status in ((("--reason", "a court asks"), "ON"), (("--release", "--reason", "settled"), "OFF")):
+        assert installation.done("hold", instance, *words)["locks_to_tell"] == 0
+        assert admin.get_object_legal_hold(**place)["LegalHold"]["Status"] == status
+
+
 def run(office, *tenants, **config):
     how = {"partition_key": str(tenants[0].id)} if len(tenants) == 1 else {}
     if len(tenants) > 1:

@@ -393,6 +393,7 @@ def test_two_workers_end_an_archive_once(vault):
         "archive_retention_days = 365",
         "source_deleted_at = now() - interval '9 years'",
         "state = 'tombstone', object_deleted_at = now()",
+        "expiring_at = now()",
     ],
 )
 def test_the_database_itself_refuses_an_early_end(vault, change):

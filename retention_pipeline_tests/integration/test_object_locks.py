@@ -102,6 +102,16 @@ def test_a_hold_on_an_archive_is_told_and_goes_with_the_last_matter(locked):
         assert locked.lock_of(archive).held is held, (matter, action)
 
 
+def test_a_held_instance_that_is_archived_on_request_has_its_archive_held(locked):
+    """A9, W8: the hold was there before the archive."""
+    instance = locked.platform.add(contexts=1)
+    locked.hold(instance)
+    assert locked.bench.explicit(locked.platform, instance).outcome is Outcome.COMPLETED
+    archive = locked.of(instance)
+    assert locked.lock_of(archive).held
+    assert locked.reminders_of(archive) == 0
+
+
 def test_an_unlimited_archive_is_held_for_good(locked):
     """A11: and a released matter does not lift it."""
     locked.platform.run(

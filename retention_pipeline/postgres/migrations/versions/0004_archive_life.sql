@@ -99,8 +99,13 @@ BEGIN
     IF retention.is_held(NEW.tenant_id, NEW.instance_id) THEN
       RAISE EXCEPTION 'a legal hold keeps the archive' USING ERRCODE = 'RT040';
     END IF;
-    IF NEW.source_deleted_at IS NOT NULL AND (NEW.archive_retention_days = 0
-      OR NEW.source_deleted_at + make_interval(hours => 24 * NEW.archive_retention_days) > clock_timestamp()) THEN
+    IF (CASE NEW.state
+      WHEN 'expiring' THEN NEW.archive_retention_days = 0
+        OR NEW.source_deleted_at + make_interval(hours => 24 * NEW.archive_retention_days) > clock_timestamp()
+      WHEN 'superseded' THEN coalesce(NEW.ended_at + make_interval(hours => 24 * 30) > clock_timestamp(), true)
+      WHEN 'conflict' THEN coalesce(NEW.ended_at + make_interval(hours => 24 * 30) > clock_timestamp(), true)
+      WHEN 'abandoned' THEN coalesce(NEW.ended_at + make_interval(hours => 24 * 30) > clock_timestamp(), true)
+      ELSE true END) THEN
       RAISE EXCEPTION 'the period of the archive is not over' USING ERRCODE = 'RT041';
     END IF;
     IF NOT coalesce(retention.approved(NEW.tenant_id, NEW.expiry_approval_id, NEW.expiry_run, 'expire', NULL), false)
