@@ -2,11 +2,19 @@
 
 import json
 import re
+import shutil
 import stat
+from contextlib import ExitStack
+from pathlib import Path
 
+import psycopg
 import pytest
 
+from retention_pipeline.keys.local import LocalKeyring
+from retention_pipeline_tests.databases import Database
+from retention_pipeline_tests.desks import Desk
 from retention_pipeline_tests.ledgers import WRITE
+from retention_pipeline_tests.rows import Platform
 
 NO_DATABASE = {"RETENTION_WORKER_URL": None, "RETENTION_OPERATOR_URL": None}
 
@@ -20,8 +28,6 @@ def desk(desk):
 
 
 def write(desk, events):
-    import psycopg
-
     with psycopg.connect(desk.database.worker_url) as connection:
         connection.execute("SELECT set_config('retention.tenant_id', %s, false)", [desk.platform.tenant])
         return [row[0] for row in connection.execute(WRITE, [events]).fetchall()]
@@ -116,12 +122,13 @@ def test_without_the_keyring_it_says_so(desk):
 
 @pytest.mark.parametrize("tenant", ["", None])
 @pytest.mark.parametrize("words", [("show",), ("verify",), ("export", "--to", "f.jsonl")], ids=lambda w: w[0])
-def test_a_clerk_is_denied_and_the_denial_is_recorded(desk, words, tenant):
+def test_a_clerk_is_denied_and_the_denial_is_recorded(away, words, tenant):
     """G3."""
-    answer = desk.call("audit", *words, login="clerk", tenant=tenant)
+    answer = away.call("audit", *words, login="clerk", tenant=tenant)
     assert (answer.code, answer.error) == (3, "RETENTION_PERMISSION_DENIED")
-    [event] = desk.audit("denied")
+    event = away.audit("denied")[-1]
     assert (event["subject"], event["details"]["permission"]) == (f"audit {words[0]}", "workflow_retention:read")
+    assert event["tenant_id"] == ("*" if tenant is None else away.platform.tenant)
 
 
 def test_who_reads_one_tenant_reads_no_other_and_not_the_installations_own(desk):
@@ -159,17 +166,42 @@ def test_events_are_listed_the_newest_last_and_filtered(desk):
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def exported(desk, tmp_path):
+def export(desk, path):
     """A file with two blocks of three and two events, and one that waits."""
     desk.done("audit", "seal")
     write(desk, 2)
     desk.done("audit", "seal")
     write(desk, 1)
-    path = tmp_path / "chain.jsonl"
     told = desk.done("audit", "export", "--to", str(path))
     assert (told["blocks"], told["events"], told["unsealed"]) == (2, 5, 1)
     return path
+
+
+@pytest.fixture(scope="module")
+def filed(module_database, tmp_path_factory):
+    """A desk, and what was exported at it; once for all tests that only read it."""
+    home = tmp_path_factory.mktemp("desk") / "home"
+    (home / "archives").mkdir(parents=True)
+    LocalKeyring.create(home / "keyring.json")
+    with ExitStack() as closing:
+        database = Database(server=module_database.server, name=module_database.name, closing=closing)
+        platform = Platform(database=database)
+        alias = str(platform.value("SELECT alias FROM nucleus.tenants WHERE id = %s", platform.tenant))
+        desk = Desk(database=database, home=home, platform=platform, alias=alias)
+        write(desk, 3)
+        yield desk, export(desk, home / "chain.jsonl")
+
+
+@pytest.fixture
+def away(filed):
+    """The desk of the file."""
+    return filed[0]
+
+
+@pytest.fixture
+def exported(filed, tmp_path):
+    """A copy of the file, to be bent."""
+    return Path(shutil.copy(filed[1], tmp_path / "chain.jsonl"))
 
 
 def verify_file(desk, path, **environment):
@@ -191,13 +223,13 @@ def rewrite(path, lines):
     path.write_text("".join(json.dumps(line) + "\n" for line in [*body, {"end": end}]))
 
 
-def test_an_exported_chain_is_proven_without_a_database(desk, exported):
+def test_an_exported_chain_is_proven_without_a_database(away, exported):
     assert stat.S_IMODE(exported.stat().st_mode) == 0o600
-    answer = verify_file(desk, exported)
+    answer = verify_file(away, exported)
     assert answer.code == 0, answer.out
     told = answer.json
     assert (told["chain"], told["sound"], told["sealed"], told["unsealed"], told["kept_block"]) == (
-        desk.platform.tenant,
+        away.platform.tenant,
         True,
         5,
         1,
@@ -205,15 +237,16 @@ def test_an_exported_chain_is_proven_without_a_database(desk, exported):
     )
 
 
-def test_a_file_that_is_older_than_the_head_is_still_sound(desk, exported):
+def test_a_file_that_is_older_than_the_head_is_still_sound(desk, tmp_path):
+    exported = export(desk, tmp_path / "chain.jsonl")
     write(desk, 1)
     desk.done("audit", "seal")
     assert verify_file(desk, exported).json["sound"]
 
 
-def test_an_existing_file_is_not_overwritten_and_nothing_stays_of_a_failed_one(desk, exported, monkeypatch):
+def test_an_existing_file_is_not_overwritten_and_nothing_stays_of_a_failed_one(away, exported, monkeypatch):
     before = exported.read_bytes()
-    assert desk.call("audit", "export", "--to", str(exported)).error == "RETENTION_USAGE"
+    assert away.call("audit", "export", "--to", str(exported)).error == "RETENTION_USAGE"
     assert exported.read_bytes() == before
     new = exported.with_name("new.jsonl")
 
@@ -221,9 +254,9 @@ def test_an_existing_file_is_not_overwritten_and_nothing_stays_of_a_failed_one(d
         raise OSError(28, "no space")
 
     monkeypatch.setattr("retention_pipeline.stages.new_file.os.fsync", full)
-    assert desk.call("audit", "export", "--to", str(new)).error == "WORKFLOW_ARCHIVE_STORE_FULL"
+    assert away.call("audit", "export", "--to", str(new)).error == "WORKFLOW_ARCHIVE_STORE_FULL"
     assert sorted(path.name for path in exported.parent.iterdir() if "jsonl" in path.name) == [exported.name]
-    nowhere = desk.call("audit", "export", "--to", str(exported.parent / "no" / "f"))
+    nowhere = away.call("audit", "export", "--to", str(exported.parent / "no" / "f"))
     assert nowhere.error == "RETENTION_USAGE"
 
 
@@ -266,21 +299,21 @@ BENT = {
 
 
 @pytest.mark.parametrize("bend", BENT, ids=lambda bend: bend.__name__)
-def test_a_file_that_somebody_changed_is_found(desk, exported, bend):
+def test_a_file_that_somebody_changed_is_found(away, exported, bend):
     lines = lines_of(exported)
     bend(lines)
     rewrite(exported, lines)
-    answer = verify_file(desk, exported)
+    answer = verify_file(away, exported)
     assert answer.code == 4
     assert {code.removeprefix("RETENTION_AUDIT_") for code in answer.json["counts"]} == BENT[bend]
 
 
-def test_what_a_file_proves_ends_with_its_last_block(desk, exported):
+def test_what_a_file_proves_ends_with_its_last_block(away, exported):
     """A tail that was cut with the end made anew is only noticed by whoever knows a later head; the docs say so."""
     lines = lines_of(exported)
     no_last_block(lines)
     rewrite(exported, lines)
-    told = verify_file(desk, exported).json
+    told = verify_file(away, exported).json
     assert (told["sound"], told["blocks"], told["kept_block"]) == (True, 1, 2)
 
 
@@ -300,28 +333,29 @@ def test_what_a_file_proves_ends_with_its_last_block(desk, exported):
         (lambda data: data.replace(b'"block": 1', b'"block": "1"'), "RETENTION_AUDIT_FILE_MALFORMED"),
     ],
 )
-def test_a_file_that_is_cut_or_none_is_told(desk, exported, bend, code):
+def test_a_file_that_is_cut_or_none_is_told(away, exported, bend, code):
     exported.write_bytes(bend(exported.read_bytes()))
-    answer = verify_file(desk, exported)
+    answer = verify_file(away, exported)
     assert answer.code == 4
     assert code in answer.out
 
 
-def test_a_file_that_is_not_there_is_a_wrong_call(desk, tmp_path):
-    assert verify_file(desk, tmp_path / "none").error == "RETENTION_USAGE"
-    assert desk.call("audit", "verify", "--file", "f").error == "RETENTION_USAGE"  # with --tenant
+def test_a_file_that_is_not_there_is_a_wrong_call(away, tmp_path):
+    assert verify_file(away, tmp_path / "none").error == "RETENTION_USAGE"
+    assert away.call("audit", "verify", "--file", "f").error == "RETENTION_USAGE"  # with --tenant
 
 
 # -- discretion --------------------------------------------------------------------------------------------------------
 
 
-def test_no_answer_shows_a_place_a_key_or_a_digest(desk, exported):
+def test_no_answer_shows_a_place_a_key_or_a_digest(desk, tmp_path):
     """A16."""
+    desk.done("audit", "seal")
     proven_store(desk)
     desk.platform.run("UPDATE retention.audit_events SET actor = 'nobody' WHERE kind = 'instance.deleted'")
     answers = [
         desk.call("audit", *words, as_json=as_json)
-        for words in (("seal", "--anchor"), ("verify",), ("show",), ("export", "--to", str(exported.with_name("x"))))
+        for words in (("seal", "--anchor"), ("verify",), ("show",), ("export", "--to", str(tmp_path / "x")))
         for as_json in (True, False)
     ]
     text = "".join(answer.out + answer.err for answer in answers)
