@@ -2,6 +2,7 @@
 
 import dagster as dg
 
+from retention_pipeline.defs.audit import audit_sealing, audit_seals, seal_audit
 from retention_pipeline.defs.expiry import archive_life
 from retention_pipeline.defs.instances import instance_archive
 from retention_pipeline.defs.jobs import expire_archives, reconcile_tenants
@@ -11,9 +12,9 @@ from retention_pipeline.defs.schedules import daily_preflight, nightly_archive_r
 from retention_pipeline.defs.sensors import tenant_partitions
 
 defs = dg.Definitions(
-    assets=[tenant_overview, instance_archive, archive_life],
-    jobs=[reconcile_tenants, expire_archives],
-    schedules=[daily_preflight, nightly_reconcile, nightly_archive_retention],
+    assets=[tenant_overview, instance_archive, archive_life, audit_seals],
+    jobs=[reconcile_tenants, expire_archives, seal_audit],
+    schedules=[daily_preflight, nightly_reconcile, nightly_archive_retention, audit_sealing],
     sensors=[tenant_partitions],
     resources={"product": ProductResource()},
     executor=dg.in_process_executor,  # a backfill takes no job of ours; a process for its one step would double its cost

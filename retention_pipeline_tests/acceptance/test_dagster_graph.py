@@ -14,7 +14,9 @@ from retention_pipeline_tests.acceptance.conftest import AURORA
 
 CHAIN = ["inventory", "eligible_set", "encrypted_manifests", "verified_objects", "deletions", "archive_retention"]
 GATES = {"catalog_fits_database", "preflight_acknowledged", "provider_ready", "canary_proven"}
-EFFECTS = {"reads", "writes-archives", "reads-archives", "deletes-source-rows", "deletes-archives"}
+BESIDE = {"tenant_overview": "workflow_instances", "audit_seals": "governance"}
+"""Assets that are no tenant's, with their groups."""
+EFFECTS = {"reads", "writes-archives", "reads-archives", "deletes-source-rows", "deletes-archives", "seals-records"}
 GRAPH = defs.resolve_asset_graph()
 
 
@@ -30,23 +32,24 @@ def test_the_lineage_is_the_order_of_the_work():
     for before, after in pairwise(CHAIN):
         assert node(after).parent_keys == {dg.AssetKey(before)}
     assert node("inventory").parent_keys == set()
-    assert {key.to_user_string() for key in GRAPH.get_all_asset_keys()} == {*CHAIN, "tenant_overview"}
+    assert {key.to_user_string() for key in GRAPH.get_all_asset_keys()} == {*CHAIN, *BESIDE}
 
 
 def test_each_asset_of_the_chain_has_a_partition_for_each_tenant():
     for name in CHAIN:
         assert node(name).partitions_def == TENANTS
-    assert node("tenant_overview").partitions_def is None
+    for name in BESIDE:
+        assert node(name).partitions_def is None
 
 
-@pytest.mark.parametrize("name", [*CHAIN, "tenant_overview"])
+@pytest.mark.parametrize("name", [*CHAIN, *BESIDE])
 def test_each_asset_says_what_it_is_and_whose(name):
     asset = node(name)
     assert len(asset.description) > 80
     assert asset.owners
     assert asset.kinds
     assert asset.tags.get("retention/effect") in EFFECTS
-    assert asset.group_name == "workflow_instances"
+    assert asset.group_name == BESIDE.get(name, "workflow_instances")
 
 
 def test_the_gates_are_checks_beside_the_inventory_that_say_what_to_do():
@@ -66,6 +69,7 @@ def test_jobs_schedules_and_sensors_say_what_they_do():
         "daily_preflight",
         "nightly_reconcile",
         "nightly_archive_retention",
+        "audit_sealing",
     }
     assert {sensor.name for sensor in repository.sensor_defs} == {"tenant_partitions"}
     assert all(made.description for made in (*repository.schedule_defs, *repository.sensor_defs))
