@@ -17,10 +17,10 @@ from retention_pipeline.model.people import Permission
 @click.option("--all", "everything", is_flag=True, help="Also what is well.")
 @pass_call
 def doctor(call: Call, everything: bool) -> int:
-    """Examine the installation; with --tenant, one tenant's part and its archive store too.
+    """Examine the installation, or one tenant's part.
 
-    Changes nothing but one probe object, which it takes away again. Ends with 3 where something has to be mended.
-    Every code has a page in docs/operations.md.
+    With --tenant the archive store too: one probe object is written, and taken away again; nothing else changes.
+    Ends with 3 where something has to be mended. Every code has a page in docs/operations.md.
 
     \b
     Examples:
