@@ -11,6 +11,7 @@ from retention_pipeline.model.expiry import Stay
 from retention_pipeline.model.outcome import Outcome
 from retention_pipeline.model.ports import Deletion
 from retention_pipeline.postgres import expiry as records
+from retention_pipeline.stages import restoration
 from retention_pipeline.stages.expiry import brake_signals
 from retention_pipeline.stages.reconcile import Bounds
 from retention_pipeline_tests.expiring import AT, Vault
@@ -282,6 +283,37 @@ def test_an_archive_that_somebody_reads_waits(vault):
         assert (report.counts.expired, report.counts.skipped) == (0, 1)
     assert vault.has_object(archive)
     assert vault.expire().report.counts.expired == 1
+
+
+def test_a_restore_that_comes_after_the_mark_is_refused_and_one_before_it_keeps_the_archive(vault):
+    """F20: nobody puts back what is going, or loses what was put back."""
+    early, late = vault.archive(2)
+    bench, tenant = vault.bench, vault.platform.tenant
+    read = {}
+    for archive in (early, late):
+        attempt = bench.world.records.attempt(tenant, archive)
+        stored = restoration.restorable(attempt)
+        read[archive] = attempt, restoration.open_archive(bench.store, stored, lambda key: bench.keys.find(tenant, key))
+
+    def put_back(archive):
+        approval = bench.approve(vault.platform, job="restore", subject=archive)
+        attempt, manifest = read[archive]
+        return restoration.into_database(
+            bench.world.records, bench.restorer, attempt, manifest, approval_id=approval, run="restoring"
+        )
+
+    assert put_back(early).identical
+    told = []
+
+    def too_late():
+        with pytest.raises(Refused) as refusal:
+            put_back(late)
+        told.append(refusal.value.code)
+
+    report = vault.expire(as_of=None, archives=acting(vault, "mark", too_late, before=False)).report
+    assert (report.counts.expired, told) == (1, [Code.ARCHIVE_UNKNOWN])
+    assert (vault.state(early), vault.state(late)) == ("source_deleted", "tombstone")
+    assert vault.expire(as_of=None, apply=False).found.stays == {Stay.RESTORED: 1}
 
 
 def test_an_archive_that_was_put_back_lately_waits_for_its_grace(vault):
