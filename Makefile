@@ -5,6 +5,8 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 PG_BIN ?=
+# Each process of the tests has servers of its own.
+JOBS   ?= 2
 export PG_BIN
 
 .DEFAULT_GOAL := help
@@ -30,7 +32,7 @@ dev: setup  ## open the UI, the daemon and the servers together; Ctrl-C stops th
 	$(BIN)/retention dev
 
 test: setup format lint types architecture  ## everything that CI runs
-	$(PYTEST) -q
+	$(PYTEST) -q -n $(JOBS) --dist loadfile
 
 quick: setup lint types  ## the tests that need no server
 	$(PYTEST) -q retention_pipeline_tests/unit
