@@ -59,6 +59,11 @@ def forbidden(platform_url: str, home: Path) -> Words:
                 add(
                     "digest", digest.hex(), base64.b64encode(digest).decode(), base64.urlsafe_b64encode(digest).decode()
                 )
+        for key, version in connection.execute("SELECT object_key, object_version FROM retention.audit_anchors"):
+            add("object key", key)
+            add("object version", version)
+        for (mac,) in connection.execute("SELECT mac FROM retention.audit_seals"):
+            add("digest", bytes(mac).hex(), base64.b64encode(mac).decode())
         for row in connection.execute("SELECT key_id, root_key_id FROM retention.tenant_keys"):
             add("key id", *row)
     add("data root", home / "archives")
