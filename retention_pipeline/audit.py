@@ -60,8 +60,8 @@ def seal(
         anchor_now: whether to anchor whatever the age of the last anchor.
         restored: why chains may have lost blocks, in a person's words: the database was restored. It is on record.
     """
-    key = app.key_provider().mac_key(PURPOSE)
     records = PostgresAudit(session=app.worker())
+    key = app.key_provider().mac_key(PURPOSE)
     sealing = Sealing(
         records=records,
         heads=HeadFile(app.settings.home, key),
