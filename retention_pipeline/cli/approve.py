@@ -8,7 +8,7 @@ import click
 
 from retention_pipeline.cli.common import Call, pass_call
 from retention_pipeline.errors import Code, Refused
-from retention_pipeline.governance.approval import MAX_ITEMS, ApprovalRequest, Kind
+from retention_pipeline.governance.approval import BEFOREHAND, MAX_ITEMS, ApprovalRequest, Kind
 from retention_pipeline.model.people import Job
 from retention_pipeline.postgres import approvals, holds
 
@@ -30,7 +30,7 @@ class _Duration(click.ParamType[timedelta]):
 
 
 @click.command()
-@click.argument("job", type=click.Choice([job.value for job in Job]))
+@click.argument("job", type=click.Choice([job.value for job in BEFOREHAND]))
 @click.argument("subject", required=False, metavar="[ID]")
 @click.option("--reason", required=True, help="For the record.")
 @click.option("--standing", is_flag=True, help="For every run of a schedule, until it expires.")

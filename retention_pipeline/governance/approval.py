@@ -15,6 +15,10 @@ ONE_SUBJECT: Final = frozenset({Job.ARCHIVE, Job.RESTORE, Job.RECOVERY_CANCEL, J
 """Jobs about one instance, archive, dead letter or store."""
 
 
+BEFOREHAND: Final = (Job.RECONCILE, Job.ARCHIVE, Job.RESTORE, Job.EXPIRE)
+"""Jobs that something else than the approver's own call may run; the others are approved and done in one call."""
+
+
 class Kind(StrEnum):
     """How often an approval may be used."""
 

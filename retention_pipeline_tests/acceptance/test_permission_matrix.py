@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from retention_pipeline.cli.main import cli
-from retention_pipeline.governance.approval import ONE_SUBJECT
+from retention_pipeline.governance.approval import BEFOREHAND, ONE_SUBJECT
 from retention_pipeline.keys.local import LocalKeyring
 from retention_pipeline.model.people import Job, Permission
 from retention_pipeline_tests.databases import template
@@ -55,7 +55,7 @@ TENANTS = {
     ("store", "detach", ANY_ID, "--reason", "r"): {P.ARCHIVE},
     **{
         ("approve", str(job), *([ANY_ID] if job in ONE_SUBJECT else []), "--reason", "r"): {job.permission}
-        for job in Job
+        for job in BEFOREHAND
     },
 }
 """Commands for one tenant, and any of which permissions they ask for."""
