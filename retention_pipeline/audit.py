@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from retention_pipeline.app import App
-from retention_pipeline.errors import Code, Refused, RetentionError
+from retention_pipeline.errors import Code, Integrity, Refused, RetentionError
 from retention_pipeline.model.audit import INSTALLATION, Anchor, AuditFinding, Head
 from retention_pipeline.model.ids import TenantId
 from retention_pipeline.model.ports import ObjectStore
@@ -84,7 +84,7 @@ def verify_chain(app: App, tenant: TenantId, *, anchors: bool = True) -> Verifie
     key = app.key_provider().mac_key(PURPOSE)
     with reader(app) as records:
         outside = Verified(result=Verification(tenant=tenant), unread=[])
-        heads, findings = [*_kept(app, key, tenant, outside)], []
+        heads, findings = _kept(app, key, tenant, outside)
         if anchors:
             for owner in _anchor_owners(app, tenant):
                 found, missing = _anchored(app, records, owner, key, outside)
@@ -101,9 +101,10 @@ def verify_file(app: App, path: Path) -> Verified:
     log = audit_file.FileLog(path=path)
     tenant = log.chain()
     outside = Verified(result=Verification(tenant=tenant), unread=[])
-    kept = list(_kept(app, key, tenant, outside))
+    kept, findings = _kept(app, key, tenant, outside)
     last = max((seal.block for seal, _ in log.blocks()), default=0)
     outside.result = verify(log, tenant, key, [head for head in kept if head.block <= last])
+    outside.result.add(findings)
     return outside
 
 
@@ -137,11 +138,14 @@ def _ready_store(app: App, tenant: TenantId) -> tuple[int, ObjectStore]:
     return profile.generation, app.store(tenant, profile.generation)
 
 
-def _kept(app: App, key: bytes, tenant: TenantId, outside: Verified) -> Iterator[Head]:
-    head = HeadFile(app.settings.home, key).read().get(tenant)
-    if head is not None:
-        outside.kept = head.block
-        yield head
+def _kept(app: App, key: bytes, tenant: TenantId, outside: Verified) -> tuple[list[Head], list[AuditFinding]]:
+    """This machine's head; a file that somebody changed is a finding, and no reason to look no further."""
+    try:
+        head = HeadFile(app.settings.home, key).read().get(tenant)
+    except Integrity as error:
+        return [], [AuditFinding(code=error.code)]
+    outside.kept = head.block if head else None
+    return ([head] if head else []), []
 
 
 def _anchor_owners(app: App, tenant: TenantId) -> list[TenantId]:

@@ -11,6 +11,8 @@ import pytest
 
 from retention_pipeline.governance import audit as form
 from retention_pipeline.model.audit import COLUMNS, Head, Seal
+from retention_pipeline.postgres import migrate, provision
+from retention_pipeline_tests.databases import PASSWORD
 from retention_pipeline_tests.ledgers import WRITE, ledger
 
 __all__ = ["ledger"]
@@ -414,6 +416,39 @@ def test_an_event_that_commits_late_with_a_lower_id_is_sealed_once(ledger):
     assert ledger.seal().events == 1
     assert [seal.event_ids for seal, _ in ledger.log().blocks()] == [(high,), (low,)]
     assert (ledger.found(), ledger.verify().result.warnings) == ([], [])
+
+
+def test_events_from_before_the_migration_wait_for_their_first_block(pg, template, monkeypatch):
+    """And whoever wrote while it ran."""
+    name = "before_the_seals"
+    owner = pg.url("platform_owner", PASSWORD, name)
+    provision.make_database(pg.superuser_url(), name, "platform_owner")
+    try:
+        monkeypatch.setattr(migrate, "LATEST", "0002")
+        with psycopg.connect(owner, autocommit=True) as connection:
+            migrate._make_roles(connection)
+        migrate._run_alembic(owner)
+        with psycopg.connect(pg.superuser_url(name), autocommit=True) as superuser:
+            for tenant in ("*", "a", "a"):
+                superuser.execute(
+                    "INSERT INTO retention.audit_events (tenant_id, actor, kind, outcome) VALUES (%s, 'x', 'k', 'done')",
+                    [tenant],
+                )
+            monkeypatch.setattr(migrate, "LATEST", "0003")
+            migrate._run_alembic(owner)
+            superuser.execute(
+                "INSERT INTO retention.audit_events (tenant_id, actor, kind, outcome) VALUES ('b', 'x', 'k', 'done')"
+            )
+            waiting = superuser.execute(
+                "SELECT u.tenant_id, count(*), count(e.id) FROM retention.audit_unsealed AS u"
+                " LEFT JOIN retention.audit_events AS e ON e.id = u.event_id AND e.tenant_id = u.tenant_id"
+                ' GROUP BY 1 ORDER BY 1 COLLATE "C"'
+            ).fetchall()
+            left = superuser.execute("SELECT count(*) FROM pg_policies WHERE policyname = 'owner_once'").fetchone()
+    finally:
+        provision.drop_database(pg.superuser_url(), name)
+    assert set(waiting) == {("*", 1, 1), ("a", 2, 2), ("b", 1, 1)}
+    assert left == (0,)
 
 
 def test_an_event_whose_transaction_rolls_back_leaves_no_gap(ledger):
