@@ -147,9 +147,8 @@ class Swap:
         missing = set(by_id) - set(policies)
         if missing:
             present = {InstanceId(row[0]) for row in rows(cursor, content.present(), self._parameters(sorted(missing)))}
-            rejected.update(
-                {i: Code.SOURCE_BUSY for i in present}
-            )  # locked by somebody else: no failure, its turn comes
+            # Locked by somebody else: no failure, its turn comes.
+            rejected.update(dict.fromkeys(present, Code.SOURCE_BUSY))
             vanished = Vanished(tenant=self.tenant, actor=self.approval.actor, run=self.run)
             rejected.update(vanished.explain(cursor, [by_id[i] for i in missing - present]))
         cursor.execute(_WAIT_BRIEFLY)
