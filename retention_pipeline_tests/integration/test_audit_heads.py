@@ -3,6 +3,7 @@
 import json
 import shutil
 import stat
+import threading
 
 import pytest
 
@@ -10,7 +11,8 @@ from retention_pipeline import audit
 from retention_pipeline.errors import Code, Unavailable
 from retention_pipeline.governance.audit import encoded
 from retention_pipeline.keys.local import LocalKeyring
-from retention_pipeline.model.audit import INSTALLATION
+from retention_pipeline.model.audit import INSTALLATION, Head
+from retention_pipeline.storage.heads import HeadFile
 from retention_pipeline_tests.integration.test_audit_record import cut
 from retention_pipeline_tests.ledgers import Ledger, ledger
 
@@ -44,6 +46,28 @@ def test_the_file_of_heads_is_private_and_whole(ledger):
     [entry] = json.loads(heads(ledger).read_text())["heads"]
     assert (entry["tenant"], entry["block"]) == (ledger.tenant, 2)
     assert [path.name for path in ledger.home.iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_later_head_is_never_replaced_by_an_earlier_one(ledger):
+    """Two sealers of one machine end in whatever order."""
+    ledger.sealed(1, 1)
+    file = HeadFile(ledger.home, LocalKeyring(ledger.home / "keyring.json").mac_key("audit"))
+    later = file.read()[ledger.tenant]
+    file.keep(Head(tenant=ledger.tenant, block=1, mac=bytes(32), sealed_at="then"))
+    file.keep(Head(tenant=ledger.tenant, block=2, mac=bytes(32), sealed_at="then"))
+    assert file.read()[ledger.tenant] == later
+
+
+def test_heads_that_are_kept_at_the_same_time_are_all_kept(ledger):
+    """Of one machine, by many processes."""
+    key = LocalKeyring(ledger.home / "keyring.json").mac_key("audit")
+    kept = [Head(tenant=f"t{n}", block=1, mac=bytes(32), sealed_at="now") for n in range(24)]
+    threads = [threading.Thread(target=lambda h=head: HeadFile(ledger.home, key).keep(h)) for head in kept]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(HeadFile(ledger.home, key).read()) == {head.tenant for head in kept}
 
 
 def test_each_chain_has_its_own_head_in_it(ledger):

@@ -299,6 +299,29 @@ def test_a_missing_block_is_found_with_its_events_or_without(ledger):
     assert ledger.found() == [("BLOCK_MISSING", 2, None)]
 
 
+def test_a_genuine_block_of_a_lost_branch_does_not_fit_into_the_chain(ledger):
+    """It was sealed with the key, with this number, after the same block; but what follows it follows another."""
+    ledger.sealed(1, 1)
+    ledger.bend(
+        "CREATE TEMPORARY TABLE kept AS SELECT * FROM retention.audit_seals WHERE tenant_id = %s", ledger.tenant
+    )
+    ledger.bend(
+        "CREATE TEMPORARY TABLE its_events AS SELECT * FROM retention.audit_events WHERE tenant_id = %s", ledger.tenant
+    )
+    cut(ledger, 2)
+    ledger.seal(restored="the disk died")
+    ledger.sealed(1)
+    ledger.bend("DELETE FROM retention.audit_seals WHERE tenant_id = %s AND block = 2", ledger.tenant)
+    ledger.bend("INSERT INTO retention.audit_seals SELECT * FROM kept WHERE block = 2")
+    ledger.bend(
+        "INSERT INTO retention.audit_events OVERRIDING SYSTEM VALUE SELECT * FROM its_events WHERE id NOT IN"
+        " (SELECT id FROM retention.audit_events)"
+    )
+    found = ledger.found()
+    assert ("BLOCK_UNCHAINED", 3, None) in found
+    assert {code for code, _, _ in found} == {"BLOCK_UNCHAINED", "EVENT_INSERTED"}
+
+
 def test_a_gap_that_has_no_end_is_one_finding(ledger):
     ledger.sealed(1, 1)
     ledger.bend(
