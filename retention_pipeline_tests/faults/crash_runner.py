@@ -25,7 +25,7 @@ SEAMS = (
     "inside the swap, before the commit",
 )
 
-EXPIRY_CALLS = ("note_held", "due", "mark", "take_lease", "drop_lease", "versions", "delete")
+EXPIRY_CALLS = ("due", "mark", "drop_lease", "versions", "delete")
 EXPIRY_SEAMS = (
     *(f"{side} {call}" for call in EXPIRY_CALLS for side in ("before", "after")),
     "inside the burial, before the commit",

@@ -16,7 +16,7 @@ from retention_pipeline_tests.faults import crash_runner
 ARCHIVES = 3
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload([crash_runner.__name__])
-ONCE = ("note_held", "due", "take_lease", "drop_lease")
+ONCE = ("due", "drop_lease")
 SEAMS = [(seam, 1 if seam.split()[1] in ONCE else 1 + n % 2) for n, seam in enumerate(crash_runner.EXPIRY_SEAMS)]
 
 
