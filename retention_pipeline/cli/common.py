@@ -81,11 +81,7 @@ class Call:
             yield lambda _: None
             return
         with console.status(Text(label)) as status:
-            yield lambda c: status.update(
-                Text(
-                    f"{label}: {c.archived} archived, {c.verified} verified, {c.deleted} deleted, {c.failed} set aside"
-                )
-            )
+            yield lambda c: status.update(Text(f"{label}: {_so_far(c)}"))
 
     def finish(self, outcome: Outcome) -> None:
         """End with the outcome's exit code (O1)."""
@@ -137,6 +133,17 @@ def lines(result: Mapping[str, Any]) -> Text:
     """An answer as lines of name and value."""
     width = max(map(len, result), default=0)
     return Text("\n".join(f"{name.replace('_', ' '):<{width}}  {_cell(value)}" for name, value in result.items()))
+
+
+def _so_far(counts: Counts) -> str:
+    done = {
+        "archived": counts.archived,
+        "verified": counts.verified,
+        "deleted": counts.deleted,
+        "ended": counts.expired + counts.removed,
+        "set aside": counts.failed,
+    }
+    return ", ".join(f"{number} {what}" for what, number in done.items() if number) or "nothing yet"
 
 
 def _cell(value: object) -> str:

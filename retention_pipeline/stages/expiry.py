@@ -48,11 +48,17 @@ class ExpiryResult:
 
 
 class StoreFailedError(Exception):
-    """What a store answered, told apart from what the database answers."""
+    """What a store answered, told apart from what the database answers.
 
-    def __init__(self, error: RetentionError) -> None:
+    Args:
+        error: the store's own.
+        noted: whether the archive's record says so already.
+    """
+
+    def __init__(self, error: RetentionError, *, noted: bool = False) -> None:
         super().__init__(error.code)
         self.error = error
+        self.noted = noted
 
 
 def brake_signals(found: DueInventory, acknowledged: ExpiryAcknowledged, brake: Brake) -> tuple[StopSignal, ...]:
@@ -183,7 +189,8 @@ class Expiry:
             buried = self._end(archive, as_of, approval)
         except StoreFailedError as failed:
             self._counts.fail(failed.error.code)
-            self.archives.wait(archive, failed.error.code, run=self.run, actor=approval.actor)
+            if not failed.noted:
+                self.archives.wait(archive, failed.error.code, run=self.run, actor=approval.actor)
             self._failed[generation] = self._failed.get(generation, 0) + 1
             if self._failed[generation] >= TOO_MANY:
                 self._broken[generation] = failed.error
@@ -210,17 +217,31 @@ class Expiry:
             return None
         with self.archives.ending(marked, as_of=as_of, approval=approval, run=self.run) as ending:
             buried = self._delete(archive, ending, vanished=vanished) if ending is not None else None
+        if isinstance(buried, Refused):
+            raise StoreFailedError(buried, noted=True)
         if buried is not None and vanished:
             self._counts.fail(Code.OBJECT_MISSING)  # done, with an alarm (F8)
         return buried
 
-    def _delete(self, archive: DueArchive, ending: Ending, *, vanished: bool) -> Tombstone | None:
-        """The object goes while the archive is in our hands alone; a hold that stands by now still saves what is there."""
+    def _delete(self, archive: DueArchive, ending: Ending, *, vanished: bool) -> Tombstone | Refused | None:
+        """The object goes while the archive is in our hands alone; a hold that stands by now still saves what is there.
+
+        What the store refuses to delete, by a lock or for want of a right, was not deleted: the archive lives on.
+        """
         if ending.kept_by is not None and self._is_there(archive):
             ending.keep(ending.kept_by)
             return None
         store = self._store(archive.profile_generation)
-        if self._ask(lambda: store.delete(archive.key, archive.version)) is Deletion.LOCKED:
+        try:
+            answer = store.delete(archive.key, archive.version)
+        except Refused as error:
+            if not self._is_there(archive):
+                raise StoreFailedError(error) from None
+            ending.keep(error.code)
+            return error
+        except RetentionError as error:
+            raise StoreFailedError(error) from None
+        if answer is Deletion.LOCKED:
             lock = self._ask(lambda: store.lock_state(archive.key, archive.version))
             ending.keep(Code.OBJECT_LOCKED, until=None if lock.held else lock.until)
             return None

@@ -14,11 +14,13 @@ from retention_pipeline.postgres import expiry as records
 from retention_pipeline.stages import restoration
 from retention_pipeline.stages.expiry import brake_signals
 from retention_pipeline.stages.reconcile import Bounds
+from retention_pipeline_tests.conformance.conftest import make_store, transport
 from retention_pipeline_tests.expiring import AT, Vault
 from retention_pipeline_tests.fakes import MemoryStore
 from retention_pipeline_tests.faulty import Around
 from retention_pipeline_tests.seams import Seams
 
+__all__ = ["make_store", "transport"]  # fixtures
 MICROSECOND = timedelta(microseconds=1)
 
 
@@ -377,6 +379,8 @@ def test_one_archive_that_can_not_be_deleted_stops_no_other(vault):
     assert (report.outcome, report.counts.expired) == (Outcome.PARTIAL, 2)
     assert report.counts.failures == {Code.STORE_DENIED: 1}
     assert vault.expire().report.counts.selected == 0
+    assert (vault.state(archives[0]), vault.has_object(archives[0])) == ("source_deleted", True)
+    vault.hold(vault.instances[0])  # what could not be deleted may be held again
 
 
 def test_far_more_than_was_accepted_stops_before_anything_is_touched(vault):
@@ -446,3 +450,19 @@ def test_the_database_itself_refuses_an_end_without_an_approval(vault):
     worker = vault.bench.session()
     with pytest.raises(Refused, match=Code.APPROVAL_INVALID), worker.transaction(vault.platform.tenant) as cursor:
         cursor.execute("UPDATE retention.attempts SET state = 'expiring', expiring_at = now() WHERE id = %s", [archive])
+
+
+def test_on_a_real_bucket_the_exact_version_goes_and_no_delete_marker_stays(vault, make_bucket, make_store, admin):
+    """F8: and a version that somebody else removed is an alarm there, too."""
+    bucket = make_bucket()
+    vault.bench.store = make_store(bucket)
+    gone, going = vault.archive(2)
+    key = str(vault.platform.value("SELECT object_key FROM retention.attempts WHERE id = %s", gone))
+    versions = admin.list_object_versions(Bucket=bucket)["Versions"]
+    [name] = [found["Key"] for found in versions if found["Key"].endswith(key)]
+    admin.delete_object(Bucket=bucket, Key=name, VersionId=next(v["VersionId"] for v in versions if v["Key"] == name))
+    report = vault.expire().report
+    assert (report.counts.expired, report.counts.failures) == (2, {Code.OBJECT_MISSING: 1})
+    left = admin.list_object_versions(Bucket=bucket)
+    assert (left.get("Versions", []), left.get("DeleteMarkers", [])) == ([], [])
+    assert vault.state(going) == "tombstone"
