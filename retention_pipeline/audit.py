@@ -16,7 +16,8 @@ from retention_pipeline.postgres import profiles
 from retention_pipeline.postgres.audit import PostgresAudit
 from retention_pipeline.postgres.session import Limits, Session
 from retention_pipeline.stages import audit_file
-from retention_pipeline.stages.audit_sealing import DAY_SECONDS, Sealing, SealingBounds, SealingReport, newest_anchor
+from retention_pipeline.stages.audit_anchors import newest_anchor
+from retention_pipeline.stages.audit_sealing import DAY_SECONDS, Sealing, SealingBounds, SealingReport
 from retention_pipeline.stages.audit_verification import Verification, verify
 from retention_pipeline.storage.heads import HeadFile
 
