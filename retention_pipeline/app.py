@@ -30,7 +30,15 @@ from retention_pipeline.model.outcome import Counts
 from retention_pipeline.model.people import Tenant, TenantCount
 from retention_pipeline.model.ports import KeyProvider, ObjectStore
 from retention_pipeline.model.profile import LockMode, Profile, Provider, Readiness
-from retention_pipeline.postgres import attempts, credentials, egress_settings, expiry, oversight, people, profiles
+from retention_pipeline.postgres import (
+    archive_lives,
+    attempts,
+    credentials,
+    egress_settings,
+    oversight,
+    people,
+    profiles,
+)
 from retention_pipeline.postgres.credentials import SealedSecret
 from retention_pipeline.postgres.expiry import PostgresExpiries
 from retention_pipeline.postgres.introspection import read_facts
@@ -323,7 +331,7 @@ class App:
         """A tenant's archives, the newest first, at most 1,000: until when each stays, and what keeps it."""
         now = self.source().now(tenant)
         with self.worker().transaction(tenant, read_only=True) as cursor:
-            return expiry.lives(cursor, tenant, now, limit=1000)
+            return archive_lives.lives(cursor, tenant, now, limit=1000)
 
     def gates(self, tenant: TenantId) -> Gates:
         """What must hold before a schedule may apply anything for a tenant (D3)."""
@@ -344,7 +352,7 @@ class App:
         """One archive, whose object does not go as long as this lasts (F20)."""
         session = self._session("reading", self.settings.need_worker_url, Limits(idle=READING_MS))
         with session.transaction(tenant, read_only=True) as cursor:
-            expiry.share(cursor, tenant, archive)
+            archive_lives.share(cursor, tenant, archive)
             yield attempts.by_id(cursor, tenant, archive)
 
     def _read(self, attempt: Attempt) -> ReadManifest:

@@ -10,7 +10,7 @@ from retention_pipeline.errors import Code, UsageFault
 from retention_pipeline.governance.approval import ApprovalRequest, Kind
 from retention_pipeline.model.expiry import DueInventory
 from retention_pipeline.model.people import Job, Permission
-from retention_pipeline.postgres import approvals, expiry
+from retention_pipeline.postgres import approvals, archive_lives
 from retention_pipeline.stages.expiry import ExpiryResult
 from retention_pipeline.stages.reconcile import Bounds
 
@@ -52,7 +52,7 @@ def expire(call: Call, apply: bool, acknowledge: bool, reason: str | None, limit
     if acknowledge:
         looked = call.app.expire(tenant, run=call.correlation)
         with call.app.operator().transaction(tenant) as cursor:
-            expiry.acknowledge(cursor, tenant, looked.found, str(reason))
+            archive_lives.acknowledge(cursor, tenant, looked.found, str(reason))
     approval = None
     if apply:
         request = ApprovalRequest(
@@ -109,6 +109,7 @@ def inventory_of(found: DueInventory) -> dict[str, object]:
         "waiting_for": found.waiting_for,
         "leftovers_due": found.leftovers,
         "leftovers_held": found.leftovers_held,
+        "leftovers_waiting": found.leftovers_waiting,
         "locks_to_tell": found.lock_tasks,
     }
 

@@ -35,6 +35,7 @@ class DueInventory:
         due: those that may go now.
         leftovers: objects of attempts off the path that may go now.
         leftovers_held: those whose period is over, and that a hold keeps.
+        leftovers_waiting: those that were tried, and wait.
         lock_tasks: archives whose lock or hold the provider still has to be told.
         overdue_seconds: how long the oldest has been due that no hold, restore or missing limit keeps.
         waiting_for: why those wait that were tried, by code.
@@ -47,6 +48,7 @@ class DueInventory:
     due: int
     leftovers: int
     leftovers_held: int
+    leftovers_waiting: int
     lock_tasks: int
     overdue_seconds: float | None
     waiting_for: dict[str, int]
@@ -59,7 +61,7 @@ class DueInventory:
     @property
     def backlog(self) -> int:
         """What is over and is kept by nobody's decision."""
-        return self.free + self.stays.get(Stay.WAITING, 0)
+        return self.free + self.stays.get(Stay.WAITING, 0) + self.leftovers_waiting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

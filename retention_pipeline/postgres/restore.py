@@ -14,7 +14,7 @@ from retention_pipeline.errors import Code, Integrity, Refused
 from retention_pipeline.model.archive import ColumnShape, TableRows
 from retention_pipeline.model.ids import AttemptId, TenantId
 from retention_pipeline.model.people import Approval
-from retention_pipeline.postgres import expiry, names, oversight
+from retention_pipeline.postgres import archive_lives, names, oversight
 from retention_pipeline.postgres.content import EPHEMERAL_MARKER, ContentStatements, Place, places
 from retention_pipeline.postgres.session import Cursor, Session, one, rows
 from retention_pipeline.postgres.shape import SourceShape, read_shape, tables_of
@@ -196,7 +196,7 @@ class PostgresRestorer:
 
 def _require_living(cursor: Cursor, tenant: TenantId, archive: AttemptId) -> None:
     """The archive does not end before this transaction does; where its end has begun, nothing is restored (F20)."""
-    expiry.share(cursor, tenant, archive)
+    archive_lives.share(cursor, tenant, archive)
     cursor.execute(_IS_ENDING, {"tenant": tenant, "attempt": archive})
     if one(cursor)[0]:
         raise Refused(

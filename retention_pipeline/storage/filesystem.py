@@ -139,14 +139,17 @@ class FilesystemStore:
 
     def lock(self, key: ObjectKey, version: ObjectVersion, *, until: datetime) -> None:
         """A file system has no object lock."""
+        del key, version, until
         raise _no_lock()
 
     def hold(self, key: ObjectKey, version: ObjectVersion, *, on: bool) -> None:
         """A file system has no legal hold; our own records hold."""
+        del key, version, on
         raise _no_lock()
 
     def lock_state(self, key: ObjectKey, version: ObjectVersion) -> ObjectLock:
         """Nothing holds a file."""
+        del key, version
         return ObjectLock(until=None, held=False)
 
     def findings(self) -> tuple[Finding, ...]:

@@ -10,7 +10,8 @@ from retention_pipeline.errors import Code, Refused, RetentionError, Unavailable
 from retention_pipeline.model.expiry import Stay
 from retention_pipeline.model.outcome import Outcome
 from retention_pipeline.model.ports import Deletion
-from retention_pipeline.postgres import expiry as records
+from retention_pipeline.postgres import archive_lives
+from retention_pipeline.postgres.expiry import PostgresExpiries
 from retention_pipeline.stages import restoration
 from retention_pipeline.stages.expiry import brake_signals
 from retention_pipeline.stages.reconcile import Bounds
@@ -59,7 +60,7 @@ def test_no_time_zone_moves_the_boundary(vault, zone):
     vault.over(late, by=-MICROSECOND)
     vault.platform.run(f"ALTER ROLE worker IN DATABASE {vault.bench.database.name} SET TimeZone = '{zone}'")
     try:
-        vault.expiries = records.PostgresExpiries(session=vault.bench.session())
+        vault.expiries = PostgresExpiries(session=vault.bench.session())
         assert vault.expire(as_of=AT.astimezone()).report.counts.expired == 1
     finally:
         vault.platform.run(f"ALTER ROLE worker IN DATABASE {vault.bench.database.name} RESET TimeZone")
@@ -280,7 +281,7 @@ def test_an_archive_that_somebody_reads_waits(vault):
     [archive] = vault.archive()
     reader = vault.bench.session()
     with reader.transaction(vault.platform.tenant, read_only=True) as cursor:
-        records.share(cursor, vault.platform.tenant, archive)
+        archive_lives.share(cursor, vault.platform.tenant, archive)
         report = vault.expire().report
         assert (report.counts.expired, report.counts.skipped) == (0, 1)
     assert vault.has_object(archive)
@@ -397,7 +398,7 @@ def test_far_more_than_was_accepted_stops_before_anything_is_touched(vault):
     assert (result.report.outcome, result.report.reason) == (Outcome.BLOCKED, Code.BRAKE)
     assert vault.bench.states(vault.platform) == {"source_deleted": 1}
     with vault.bench.database.superuser() as admin, admin.transaction(), admin.cursor() as cursor:
-        records.acknowledge(cursor, vault.platform.tenant, found, "looked at")
+        archive_lives.acknowledge(cursor, vault.platform.tenant, found, "looked at")
     assert vault.expire(world=tight).report.outcome is Outcome.COMPLETED
 
 
