@@ -32,7 +32,7 @@ _ACTS: Final = (
     " setting_events"
 )
 _EVENTS: Final = (
-    f"{_ACTS} approval_uses audit_anchors audit_events audit_seals canary_events hold_bindings policy_observations"
+    f"{_ACTS} approval_uses audit_anchors audit_events audit_seals canary_events hold_bindings key_destructions policy_observations"
     " preflights readiness_events receipts restorations run_outcomes"
 )
 SAFEGUARDS: Final = {
@@ -41,14 +41,17 @@ SAFEGUARDS: Final = {
     "approved": "attempts receipts restorations",
     "audit": _ACTS,
     "bind_late_hold": "hold_events",
+    "destroyed_keys": "hold_events",
     "goes_forward": "attempts",
     "good_approval": "approval_uses",
     "guard_archive_life": "attempts",
+    "guard_key": "tenant_keys",
     "never_changed": "audit_unsealed",
     "never_truncated": f"{_EVENTS} audit_unsealed",
     "note_unsealed": "audit_events",
     "place_hold": "hold_events",
     "remind_of_locks": "attempts hold_events",
+    "standing_keys": "attempts",
     "take_sealed": "audit_seals",
 }
 """Which trigger guards which tables."""

@@ -30,7 +30,9 @@ _UNSEALED = sql.SQL("""
 SELECT count(*), coalesce(sum(unsealed), 0) FROM retention.audit_backlog()
 WHERE oldest_seconds > 60.0 * %(minutes)s AND (%(tenant)s::text IS NULL OR tenant_id = %(tenant)s)
 """)
-_KEYS = sql.SQL("SELECT key_id FROM retention.tenant_keys WHERE tenant_id = %(tenant)s ORDER BY generation")
+_KEYS = sql.SQL(
+    "SELECT key_id FROM retention.tenant_keys WHERE tenant_id = %(tenant)s AND destroyed_at IS NULL ORDER BY generation"
+)
 
 
 def attempts(cursor: Cursor, tenant: TenantId) -> Iterator[Diagnosis]:

@@ -210,6 +210,31 @@ _PRODUCT_STATES = {
         "The archive's captured period is not over, or never changes again.",
         remedy="Report this: no run should ask for it. The archive stays.",
     ),
+    "RT051": Refused(
+        Code.KEY_DESTROYED,
+        "The tenant's keys are destroyed, or being destroyed: nothing is sealed under them.",
+        remedy="Finish with `retention keys destroy`; `retention keys rotate tenant` then makes a key for new archives.",
+    ),
+    "RT052": Refused(
+        Code.KEY_HELD,
+        "A legal hold of this tenant stands, so its keys are not destroyed.",
+        remedy="They may go when the last matter of the tenant is released.",
+    ),
+    "RT053": Refused(
+        Code.KEY_IN_USE,
+        "Archives of this tenant are in flight, so its keys are not destroyed.",
+        remedy="Let a run finish them, and switch the tenant's schedules off first.",
+    ),
+    "RT054": Refused(
+        Code.KEY_ARCHIVES_KEPT,
+        "Archives of this tenant are within their own period, so its keys are not destroyed.",
+        remedy="Wait until it is over, or say --archives-too: they can never be read again.",
+    ),
+    "RT055": Refused(
+        Code.KEY_COPIES_LEFT,
+        "Copies of the keys are left beside the archives.",
+        remedy="Run it again when the store answers; where there is no store any more, say --without-store.",
+    ),
     **dict.fromkeys(
         ("RT020", "RT021"),
         Unavailable(

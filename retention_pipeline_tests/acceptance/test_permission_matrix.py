@@ -221,7 +221,7 @@ INSERTS = {
 }
 READ_BY = {
     "retention.secrets": {P.PROFILE_MANAGE},
-    "retention.tenant_keys": {P.PROFILE_MANAGE},
+    "retention.tenant_keys": {P.PROFILE_MANAGE, P.KEY_MANAGE},
     "retention.profiles": {P.PROFILE_MANAGE},
     "retention.secret_revocations": {P.READ, P.PROFILE_MANAGE},
     "retention.hold_events": {P.READ, P.LEGAL_HOLD},
@@ -324,6 +324,16 @@ def test_an_operator_calls_the_named_functions_alone(desk):
 
 
 CALLABLE = {
+    "add_key",  # this and the other functions of keys: for whoever may manage keys, here or (roots) everywhere
+    "begin_key_destruction",
+    "finish_key_destruction",
+    "key_stakes",
+    "key_usage",
+    "note_roots",
+    "rewrap_key",
+    "roots_in_use",
+    "tenants_under_other_roots",
+    "tenant_keys_lock",
     "approval_permission",  # a name for a name
     "archive_lock",  # a number of two names
     "audit_denial",  # records a denial of the caller, and nothing else

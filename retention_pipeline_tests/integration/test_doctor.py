@@ -11,6 +11,7 @@ from retention_pipeline import clock
 from retention_pipeline.keys.local import LocalKeyring
 from retention_pipeline.model.diagnosis import Ailment, Check, Severity, error, examine
 from retention_pipeline.postgres import examine_schema
+from retention_pipeline.postgres.migrate import LATEST
 from retention_pipeline_tests.desks import Desk
 from retention_pipeline_tests.rows import Platform, new_id
 
@@ -90,7 +91,7 @@ BROKEN = {
     "role is lent": ("GRANT retention_counter TO clerk", "REVOKE retention_counter FROM clerk", "ROLE_UNSAFE"),
     "version": (
         "UPDATE retention.schema_version SET version_num = '0001'",
-        "UPDATE retention.schema_version SET version_num = '0005'",
+        f"UPDATE retention.schema_version SET version_num = '{LATEST}'",
         "SCHEMA_VERSION",
     ),
     "not forced": (
