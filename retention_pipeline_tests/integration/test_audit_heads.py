@@ -13,10 +13,11 @@ from retention_pipeline.governance.audit import encoded
 from retention_pipeline.keys.local import LocalKeyring
 from retention_pipeline.model.audit import INSTALLATION, Head
 from retention_pipeline.storage.heads import HeadFile
+from retention_pipeline_tests.conformance.conftest import make_store, transport
 from retention_pipeline_tests.integration.test_audit_record import cut
 from retention_pipeline_tests.ledgers import Ledger, ledger
 
-__all__ = ["ledger"]
+__all__ = ["ledger", "make_store", "transport"]
 
 
 def heads(ledger):
@@ -295,6 +296,26 @@ def test_an_anchor_says_nothing_of_the_tenant(ledger):
     anchor = json.loads(json.loads(file.read_bytes())["anchor"])
     assert set(anchor) == {"format", "at", "head", "installation"}
     assert set(anchor["head"]) == {"tenant", "block", "mac", "sealed_at", "signature"}
+
+
+def test_in_a_bucket_a_deletion_without_a_version_hides_no_anchor(ledger, make_bucket, make_store, admin, monkeypatch):
+    """It leaves a marker only; and a second write under the anchor's name is refused (A5)."""
+    bucket = make_bucket()
+    store = make_store(bucket, prefix="p")
+    monkeypatch.setattr(ledger.app, "store", lambda *_: store)
+    ledger.ready_store()
+    ledger.sealed(1)
+    ledger.sealed(1)
+    assert ledger.seal(anchor_now=True).anchors == 1
+    names = sorted(entry["Key"] for entry in admin.list_objects_v2(Bucket=bucket)["Contents"])
+    assert len(names) == 2
+    assert all(name.startswith("p/audit/") for name in names)
+    admin.delete_object(Bucket=bucket, Key=names[-1])
+    cut(ledger, 2)
+    heads(ledger).unlink()
+    seen = ledger.verify()
+    assert [(f.code, f.block) for f in seen.result.findings] == [(Code.AUDIT_CHAIN_SHORTER, 2)]
+    assert seen.anchor.head.block == 2
 
 
 # -- the installation's own chain --------------------------------------------------------------------------------------
