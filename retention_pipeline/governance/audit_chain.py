@@ -94,6 +94,9 @@ def late_before(sealed_at: str) -> str | None:
     block's MAC says so, too) gives none.
     """
     try:
-        return (datetime.fromisoformat(sealed_at) - LATE).isoformat(sep=" ")
+        instant = datetime.fromisoformat(sealed_at) - LATE
     except ValueError:
         return None
+    seconds, _, fraction = instant.strftime("%Y-%m-%d %H:%M:%S.%f").partition(".")
+    digits = fraction.rstrip("0")  # as PostgreSQL prints it, which is what it is compared with
+    return f"{seconds}.{digits}+00" if digits else f"{seconds}+00"
