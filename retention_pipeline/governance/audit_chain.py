@@ -95,7 +95,7 @@ def late_before(sealed_at: str) -> str | None:
     """
     try:
         instant = datetime.fromisoformat(sealed_at) - LATE
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     seconds, _, fraction = instant.strftime("%Y-%m-%d %H:%M:%S.%f").partition(".")
     digits = fraction.rstrip("0")  # as PostgreSQL prints it, which is what it is compared with

@@ -28,7 +28,8 @@ SELECT {TEXT} FROM unnest(%(ids)s::bigint[]) AS wanted (id)
 CROSS JOIN LATERAL (SELECT * FROM retention.audit_events WHERE id = wanted.id AND tenant_id = %(tenant)s LIMIT 1) AS e
 """)
 _IN_ORDER = sql.SQL("SELECT set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true)")
-_SEAL: LiteralString = "block, previous, sealed_at::text, event_ids, leaves, mac"
+# Flat, whatever somebody made of the array.
+_SEAL: LiteralString = "block, previous, sealed_at::text, ARRAY(SELECT unnest(event_ids)), leaves, mac"
 HEAD = sql.SQL("""
 SELECT block, mac, sealed_at::text, cardinality(event_ids) FROM retention.audit_seals
 WHERE tenant_id = %(tenant)s ORDER BY block DESC LIMIT 1

@@ -322,6 +322,22 @@ def test_a_genuine_block_of_a_lost_branch_does_not_fit_into_the_chain(ledger):
     assert {code for code, _, _ in found} == {"BLOCK_UNCHAINED", "EVENT_INSERTED"}
 
 
+@pytest.mark.parametrize(
+    ("value", "findings"),
+    [
+        ("ARRAY[[event_ids[1], event_ids[2]]]", set()),  # the same ids in another shape
+        ("ARRAY[event_ids[1], NULL]", {"BLOCK_CHANGED", "EVENT_REMOVED", "EVENT_INSERTED"}),
+        ("ARRAY[event_ids[1], event_ids[1]]", {"BLOCK_CHANGED", "EVENT_CHANGED", "EVENT_INSERTED"}),
+    ],
+)
+def test_no_shape_of_a_block_stops_the_verification(ledger, value, findings):
+    ledger.sealed(2, 1)
+    ledger.bend(
+        f"UPDATE retention.audit_seals SET event_ids = {value} WHERE tenant_id = %s AND block = 1", ledger.tenant
+    )
+    assert {code for code, _, _ in ledger.found()} == findings
+
+
 def test_a_gap_that_has_no_end_is_one_finding(ledger):
     ledger.sealed(1, 1)
     ledger.bend(

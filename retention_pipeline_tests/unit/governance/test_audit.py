@@ -84,3 +84,4 @@ def test_an_event_is_late_one_microsecond_before_a_quarter_of_an_hour(at, late):
 def test_what_is_no_instant_gives_no_horizon():
     assert late_before("infinity") is None
     assert late_before("") is None
+    assert late_before("0001-01-01 00:00:00+00") is None
