@@ -33,6 +33,35 @@ CA_FILE: Final = "RETENTION_CA_FILE"
 DAGSTER_URL: Final = "RETENTION_DAGSTER_URL"
 ENVIRONMENT: Final = "RETENTION_ENVIRONMENT"
 DAGSTER_STORAGE_URL: Final = "RETENTION_DAGSTER_STORAGE_URL"
+KEY_PROVIDER: Final = "RETENTION_KEY_PROVIDER"
+KMS_KEY_ID: Final = "RETENTION_KMS_KEY_ID"
+KMS_MAC_KEY_ID: Final = "RETENTION_KMS_MAC_KEY_ID"
+KMS_REGION: Final = "RETENTION_KMS_REGION"
+KMS_ENDPOINT: Final = "RETENTION_KMS_ENDPOINT"
+KMS_CREDENTIALS: Final = "RETENTION_KMS_CREDENTIALS"
+
+_KMS_KEY: Final = re.compile(
+    r"arn:[a-z0-9-]+:kms:[a-z0-9-]+:[0-9]{12}:key/[A-Za-z0-9-]{1,64}|(?!alias/)[A-Za-z0-9-]{1,64}"
+)
+_REGION: Final = re.compile(r"[a-z0-9-]{2,32}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KmsSettings:
+    """How AWS KMS is reached; nothing of it is shown.
+
+    Args:
+        key: the key that wraps tenant keys.
+        mac: the HMAC key of the audit record; None where that stays in the keyring file.
+        endpoint: None means the region's own.
+        credentials: the file that they are in.
+    """
+
+    key: str = field(repr=False)
+    mac: str | None = field(default=None, repr=False)
+    region: str = field(repr=False)
+    endpoint: str | None = field(default=None, repr=False)
+    credentials: Path = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +80,8 @@ class Settings:
         dagster_url: the web server, for what the command line launches there.
         production: whether files are no place for the run history.
         dagster_storage_url: where Dagster keeps its run history; None means files in the home, for a laptop alone.
+        wrap_by_kms: whether AWS KMS wraps new tenant keys, and not the keyring.
+        kms: how it is reached; also while an installation moves back to its keyring.
     """
 
     home: Path
@@ -64,6 +95,8 @@ class Settings:
     dagster_url: str | None = field(default=None, repr=False)
     dagster_storage_url: str | None = field(default=None, repr=False)
     production: bool = False
+    wrap_by_kms: bool = False
+    kms: KmsSettings | None = None
 
     @classmethod
     def load(cls, environment: Mapping[str, str] | None = None) -> Self:
@@ -91,6 +124,8 @@ class Settings:
             dagster_url=_web(found, DAGSTER_URL),
             dagster_storage_url=_database(found, DAGSTER_STORAGE_URL),
             production=_environment(found),
+            wrap_by_kms=_key_provider(found),
+            kms=_kms(found),
         )
 
     def need_worker_url(self) -> str:
@@ -113,6 +148,28 @@ class Settings:
 def inherited() -> dict[str, str]:
     """What a process that we start may know of this one's environment: nothing that is secret."""
     return {name: os.environ[name] for name in ("HOME", "LANG", "TMPDIR") if name in os.environ}  # noqa: TID251
+
+
+def read_private(path: Path, name: str, limit: int) -> bytes:
+    """A file that nobody but this process's user can read, at most `limit` bytes and one.
+
+    Args:
+        path: where it is.
+        name: the variable that names it, for a refusal.
+        limit: in bytes.
+
+    Raises:
+        Refused: `RETENTION_SETTING_INVALID`, naming the variable.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        raise _unsafe_private(name) from None
+    with os.fdopen(handle, "rb") as file:
+        facts = os.fstat(handle)
+        if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.geteuid() or facts.st_mode & 0o177:
+            raise _unsafe_private(name)
+        return file.read(limit + 1)
 
 
 def read_file(home: Path) -> dict[str, str]:
@@ -181,6 +238,35 @@ def _environment(found: Mapping[str, str]) -> bool:
     return value == "production"
 
 
+def _key_provider(found: Mapping[str, str]) -> bool:
+    value = found.get(KEY_PROVIDER, "keyring")
+    if value not in {"keyring", "aws-kms"}:
+        raise _invalid(KEY_PROVIDER, "must be keyring or aws-kms")
+    if value == "aws-kms" and KMS_KEY_ID not in found:
+        raise _invalid(KMS_KEY_ID, "must name a key, where aws-kms wraps the tenants' keys")
+    return value == "aws-kms"
+
+
+def _kms(found: Mapping[str, str]) -> KmsSettings | None:
+    if KMS_KEY_ID not in found:
+        return None
+    for name in (KMS_KEY_ID, KMS_MAC_KEY_ID):
+        if name in found and not _KMS_KEY.fullmatch(found[name]):
+            raise _invalid(name, "must be a key's id or ARN, and no alias")
+    region, credentials = found.get(KMS_REGION, ""), _path(found, KMS_CREDENTIALS)
+    if not _REGION.fullmatch(region):
+        raise _invalid(KMS_REGION, "must be a region, such as eu-central-1")
+    if credentials is None:
+        raise _invalid(KMS_CREDENTIALS, "must be the path of a file with credentials")
+    return KmsSettings(
+        key=found[KMS_KEY_ID],
+        mac=found.get(KMS_MAC_KEY_ID),
+        region=region,
+        endpoint=_web(found, KMS_ENDPOINT),
+        credentials=credentials,
+    )
+
+
 def _web(found: Mapping[str, str], name: str) -> str | None:
     value = found.get(name)
     if value is None:
@@ -218,6 +304,14 @@ def _need(value: str | None, name: str, what: str) -> str:
 
 def _invalid(name: str, rule: str) -> UsageFault:
     return UsageFault(Code.SETTING_INVALID, f"{name} {rule}.", remedy=f"Correct {name} in the environment.")
+
+
+def _unsafe_private(name: str) -> Refused:
+    return Refused(
+        Code.SETTING_INVALID,
+        f"The file that {name} names is not there, or could be read by others, so it is not used.",
+        remedy="Give it to the user that runs this, as a regular file with mode 0600.",
+    )
 
 
 def _unsafe_file() -> Refused:

@@ -11,7 +11,7 @@ import json
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -120,6 +120,24 @@ class LocalKeyring:
             with _written(folder, grown.encode()) as temporary:
                 os.rename(temporary, self._path.name, src_dir_fd=folder, dst_dir_fd=folder)
         return grown.current
+
+    def roots(self) -> tuple[str, frozenset[str]]:
+        """The id of the current root key, and the ids of the others."""
+        loaded = self._load()
+        return loaded.current, frozenset(loaded.roots) - {loaded.current}
+
+    def drop_roots(self, names: Collection[str]) -> int:
+        """Forget root keys for good, never the current one; gives how many there were.
+
+        The caller has made sure that nothing which they wrapped is needed.
+        """
+        with _folder(self._path) as folder:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            loaded = _Roots.parse(_read(folder, self._path.name))
+            kept = {name: root for name, root in loaded.roots.items() if name == loaded.current or name not in names}
+            with _written(folder, replace(loaded, roots=kept).encode()) as temporary:
+                os.rename(temporary, self._path.name, src_dir_fd=folder, dst_dir_fd=folder)
+        return len(loaded.roots) - len(kept)
 
     def mac_key(self, purpose: str) -> bytes:
         """A 32-byte key for one named purpose, such as sealing audit blocks (SPEC G5); it survives rotation."""
