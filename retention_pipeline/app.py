@@ -4,7 +4,7 @@ import hashlib
 import re
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import datetime
 from functools import cached_property, partial
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Final, Self
 
 from retention_pipeline.catalog.check import Severity, check, require_sound
 from retention_pipeline.catalog.loader import Catalog, load
+from retention_pipeline.egress.kms import KmsApi, KmsPlace
 from retention_pipeline.egress.policy import Destination, EgressPolicy
 from retention_pipeline.egress.s3 import S3Api
 from retention_pipeline.egress.s3_probe import S3Probe
@@ -19,7 +20,10 @@ from retention_pipeline.egress.s3_wire import Bucket
 from retention_pipeline.egress.transport import PinnedTransport
 from retention_pipeline.errors import RetentionError
 from retention_pipeline.governance.profile import Grammar, ProfileDraft, parse_profile
+from retention_pipeline.governance.secret import MAX_BYTES, parse_credentials
+from retention_pipeline.keys.aws_kms import AwsKms
 from retention_pipeline.keys.local import LocalKeyring
+from retention_pipeline.keys.several import KmsAndKeyring
 from retention_pipeline.model.archive import Attempt
 from retention_pipeline.model.credentials import Credentials
 from retention_pipeline.model.expiry import ArchiveLife
@@ -42,18 +46,21 @@ from retention_pipeline.postgres import (
 from retention_pipeline.postgres.credentials import SealedSecret
 from retention_pipeline.postgres.expiry import PostgresExpiries
 from retention_pipeline.postgres.introspection import read_facts
+from retention_pipeline.postgres.key_copies import PostgresKeyCopies
+from retention_pipeline.postgres.key_desk import PostgresKeyDesk
 from retention_pipeline.postgres.object_locks import PostgresLockReminders
 from retention_pipeline.postgres.records import PostgresRecords
 from retention_pipeline.postgres.restore import PostgresRestorer
 from retention_pipeline.postgres.session import Cursor, Limits, Session
 from retention_pipeline.postgres.source import PostgresSource
 from retention_pipeline.postgres.tenant_keys import TenantKeys
-from retention_pipeline.settings import Settings
+from retention_pipeline.settings import KMS_CREDENTIALS, KmsSettings, Settings, read_private
 from retention_pipeline.stages import restoration
 from retention_pipeline.stages.chain import EVERY_STEP, Step, World
 from retention_pipeline.stages.eligibility import Brake
 from retention_pipeline.stages.expiry import Expiry, ExpiryResult
 from retention_pipeline.stages.explicit import ExplicitArchive, ExplicitResult
+from retention_pipeline.stages.key_copies import CopyReport, copy_keys
 from retention_pipeline.stages.manifest import ReadManifest
 from retention_pipeline.stages.object_locks import AT_ONCE, Settled, settle
 from retention_pipeline.stages.reconcile import Bounds, Reconciliation, RunResult
@@ -86,6 +93,7 @@ class App:
         self._sessions: dict[str, Session] = {}
         self._keys: dict[str, TenantKeys] = {}
         self._transport: PinnedTransport | None = None
+        self._kms: AwsKms | None = None
         self._lookup = threading.Lock()
 
     def __enter__(self) -> Self:
@@ -116,8 +124,35 @@ class App:
         return LocalKeyring(self.settings.keyring)
 
     def key_provider(self) -> KeyProvider:
-        """Whoever holds the root keys here."""
-        return self.keyring()
+        """Whoever holds the root keys here: the keyring file, AWS KMS, or both while one gives way to the other (A18)."""
+        kms = self.settings.kms
+        if kms is None:
+            return self.keyring()
+        if self._kms is None:
+            self._kms = AwsKms(service=self._kms_api(kms), key=kms.key, mac=kms.mac)
+        return KmsAndKeyring(
+            kms=self._kms,
+            keyring=self.keyring(),
+            by_kms=self.settings.wrap_by_kms,
+            mac_by_kms=kms.mac is not None,
+        )
+
+    def _kms_api(self, kms: KmsSettings) -> KmsApi:
+        endpoint = Destination.parse(kms.endpoint or f"https://kms.{kms.region}.amazonaws.com")
+        credentials = parse_credentials(read_private(kms.credentials, KMS_CREDENTIALS, MAX_BYTES))
+        return KmsApi(self.transport(), KmsPlace(endpoint=endpoint, region=kms.region), credentials)
+
+    def key_desk(self) -> PostgresKeyDesk:
+        """What a manager of keys does, as the person who calls."""
+        return PostgresKeyDesk(session=self.operator())
+
+    def key_copies(self) -> PostgresKeyCopies:
+        """The record of wrapped keys beside the archives, as the worker."""
+        return PostgresKeyCopies(session=self._session("copies", self.settings.need_worker_url))
+
+    def copy_keys(self, tenant: TenantId) -> CopyReport:
+        """Keep a copy of each wrapped key beside the archives; opens no store where nothing changed (A17)."""
+        return copy_keys(self.key_copies(), self.store, tenant)
 
     def tenant_keys(self) -> TenantKeys:
         """Tenants' keys, as the worker; threads may share them."""
@@ -239,7 +274,7 @@ class App:
         """
         if apply:
             self._require_sound_catalog()
-        return Reconciliation(
+        result = Reconciliation(
             world=self.world(progress),
             tenant=tenant,
             run=run,
@@ -249,6 +284,9 @@ class App:
             bounds=bounds,
             as_of=as_of,
         )()
+        if apply:
+            self._copy_keys_after(tenant)
+        return result
 
     def archive_one(
         self,
@@ -263,7 +301,7 @@ class App:
         """The explicit archive of one instance (W8); the catalog must fit the database before anything is applied (F18)."""
         if apply:
             self._require_sound_catalog()
-        return ExplicitArchive(
+        result = ExplicitArchive(
             world=self.world(),
             tenant=tenant,
             instance=instance,
@@ -272,6 +310,9 @@ class App:
             approval=approval,
             as_of=as_of,
         )()
+        if apply:
+            self._copy_keys_after(tenant)
+        return result
 
     def archives(self, tenant: TenantId) -> list[Attempt]:
         """A tenant's archives, the newest first, at most 1,000."""
@@ -360,6 +401,11 @@ class App:
         with closing(self.store(attempt.tenant, stored.profile_generation)) as store:
             return restoration.open_archive(store, stored, partial(self.tenant_keys().find, attempt.tenant))
 
+    def _copy_keys_after(self, tenant: TenantId) -> None:
+        """A run is what it is without the copies: the sealing of the audit record tries again, and is red while they are missing."""
+        with suppress(RetentionError):
+            self.copy_keys(tenant)
+
     def _require_sound_catalog(self) -> None:
         with self.worker().transaction(None, read_only=True) as cursor:
             require_sound(check(self.catalog, read_facts(cursor, self.catalog.instances)))
@@ -369,6 +415,7 @@ class App:
         if self._transport is not None:
             self._transport.close()
             self._transport = None
+        self._kms = None
         for session in self._sessions.values():
             session.close()
         self._sessions.clear()

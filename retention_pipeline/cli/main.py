@@ -25,6 +25,7 @@ COMMANDS: Final = {
     "inspect": "retention_pipeline.cli.inspect:inspect",
     "inventory": "retention_pipeline.cli.inventory:inventory",
     "keyring": "retention_pipeline.cli.keyring:keyring",
+    "keys": "retention_pipeline.cli.keys:keys",
     "migrate": "retention_pipeline.cli.migrate:migrate",
     "profile": "retention_pipeline.cli.profile:profile",
     "reconcile": "retention_pipeline.cli.reconcile:reconcile",

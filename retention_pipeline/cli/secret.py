@@ -68,9 +68,7 @@ def show(call: Call) -> None:
         for e in found
     ]
     columns = ("secret id", "generation", "stored at", "days", "in use", "profile generations", "revoked")
-    call.emit(
-        {"tenant": call.tenant.alias, "secrets": told}, table(columns, [list(entry.values()) for entry in told])
-    )
+    call.emit({"tenant": call.tenant.alias, "secrets": told}, table(columns, [list(entry.values()) for entry in told]))
 
 
 @secret.command()
