@@ -1,6 +1,5 @@
 """Puts an archived instance back, in one transaction that commits only what reads back identical (SPEC A17)."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +15,7 @@ from retention_pipeline.model.ids import AttemptId, TenantId
 from retention_pipeline.model.people import Approval
 from retention_pipeline.postgres import archive_lives, names, oversight
 from retention_pipeline.postgres.content import EPHEMERAL_MARKER, ContentStatements, Place, places
+from retention_pipeline.postgres.obstacles import Obstacles, own_tables
 from retention_pipeline.postgres.session import Cursor, Session, one, rows
 from retention_pipeline.postgres.shape import SourceShape, read_shape, tables_of
 from retention_pipeline.stages.manifest import ReadManifest
@@ -54,7 +54,7 @@ class PostgresRestorer:
         """Everything that stands in the way, without changing anything."""
         with self.session.transaction(tenant, snapshot=True, read_only=True) as cursor:
             shape = read_shape(cursor, tables_of(self.catalog.instances))
-            return tuple(self._obstacles(cursor, tenant, manifest, shape))
+            return tuple(Obstacles(dataset=self.catalog.instances, shape=shape).find(cursor, tenant, manifest))
 
     def restore(
         self, tenant: TenantId, archive: AttemptId, manifest: ReadManifest, *, approval: Approval, run: str
@@ -71,12 +71,12 @@ class PostgresRestorer:
                 "days": GRACE_DAYS,
             }
             cursor.execute(sql.SQL("SELECT set_config('retention.restoring', %(instance)s, true)"), parameters)
-            for place, table in self._own(manifest):
+            for place, table in own_tables(self.catalog.instances, manifest):
                 self._insert(cursor, place, table, shape)
             self._compare(cursor, tenant, manifest, shape)
             cursor.execute(_RESTORED, parameters)
             cursor.execute(_CANARY, parameters)
-            counts = {table.name: len(table.rows) for _, table in self._own(manifest)}
+            counts = {table.name: len(table.rows) for _, table in own_tables(self.catalog.instances, manifest)}
             oversight.audit(
                 cursor,
                 tenant,
@@ -103,43 +103,6 @@ class PostgresRestorer:
             except Integrity:
                 return False
             return True
-
-    def _own(self, manifest: ReadManifest) -> Iterator[tuple[Place, TableRows]]:
-        """The instance's own tables, parents before children; shared rows stayed where they were."""
-        archived = {table.name: table for table in manifest.tables}
-        for place in places(self.catalog.instances):
-            if not place.shared and place.name in archived:
-                yield place, archived[place.name]
-
-    def _obstacles(
-        self, cursor: Cursor, tenant: TenantId, manifest: ReadManifest, shape: SourceShape
-    ) -> Iterator[Obstacle]:
-        known = {place.name for place in places(self.catalog.instances)}
-        for table in manifest.tables:
-            if table.name not in known:
-                yield Obstacle(
-                    code=Code.RESTORE_CONFLICT, table=table.table, sentence="the catalog no longer names this table."
-                )
-        content = ContentStatements(dataset=self.catalog.instances, shape=shape)
-        if rows(cursor, content.present(), {"tenant": tenant, "ids": [manifest.instance]}):
-            yield Obstacle(
-                code=Code.RESTORE_CONFLICT,
-                table=self.catalog.instances.root.table,
-                sentence="an instance with this id exists.",
-            )
-        for _, table in self._own(manifest):
-            now = {column.name: column for column in shape.columns(table.table)}
-            for column in table.columns:
-                if column.name not in now:
-                    yield Obstacle(
-                        code=Code.RESTORE_CONFLICT, table=table.table, sentence=f"the column {column.name} is gone."
-                    )
-                elif now[column.name].type != column.type:
-                    yield Obstacle(
-                        code=Code.RESTORE_CONFLICT,
-                        table=table.table,
-                        sentence=f"the column {column.name} is {now[column.name].type}, and was {column.type}.",
-                    )
 
     def _insert(self, cursor: Cursor, place: Place, table: TableRows, shape: SourceShape) -> None:
         if not table.rows:
@@ -173,7 +136,7 @@ class PostgresRestorer:
         texts: dict[str, Any] = dict(
             zip([p.name for p in places(self.catalog.instances)], found[0][1:] if found else [], strict=False)
         )
-        for place, table in self._own(manifest):
+        for place, table in own_tables(self.catalog.instances, manifest):
             now = orjson.loads(texts[place.name])[3] if place.name in texts else None
             positions = {column.name: n for n, column in enumerate(shape.columns(place.table))}
             emptied = [column.name in _hold_no_marker(place, shape) for column in table.columns]
