@@ -1,5 +1,6 @@
 """Stand-ins that pass the same suite as the real thing."""
 
+import hmac
 import io
 import secrets
 from contextlib import contextmanager
@@ -7,9 +8,10 @@ from dataclasses import dataclass
 from hashlib import sha256 as new_sha256
 
 from retention_pipeline import clock
-from retention_pipeline.errors import Code, Integrity, Refused
+from retention_pipeline.envelope.wraps import KEY_SIZE, unwrap_tenant_key, wrap_tenant_key
+from retention_pipeline.errors import Code, Integrity, Refused, Unavailable
 from retention_pipeline.model.ids import ObjectVersion
-from retention_pipeline.model.ports import Deletion, ObjectLock, StoredVersion
+from retention_pipeline.model.ports import Deletion, ObjectLock, StoredVersion, WrappedKey
 from retention_pipeline.storage.keys import checked_folder, checked_key
 
 
@@ -98,3 +100,35 @@ class MemoryStore:
 
     def _find(self, key, version):
         return next((kept for kept in self.kept.get(checked_key(key), ()) if kept.version == version), None)
+
+
+class MemoryKeys:
+    """Implements `KeyProvider` in this process's memory."""
+
+    def __init__(self):
+        self._roots: dict[str, bytes] = {}
+        self._mac = secrets.token_bytes(KEY_SIZE)
+        self.add_root()
+
+    def add_root(self):
+        self._current = f"memory-{secrets.token_hex(8)}"
+        self._roots[self._current] = secrets.token_bytes(KEY_SIZE)
+        return self._current
+
+    def drop(self, name):
+        del self._roots[name]
+
+    def current(self):
+        return self._current
+
+    def wrap(self, tenant, generation, key):
+        sealed = wrap_tenant_key(self._roots[self._current], tenant, generation, key)
+        return WrappedKey(root_key_id=self._current, ciphertext=sealed)
+
+    def unwrap(self, tenant, generation, wrapped):
+        if wrapped.root_key_id not in self._roots:
+            raise Unavailable(Code.KEY_UNAVAILABLE, "The root key is gone.", remedy="Restore it.")
+        return unwrap_tenant_key(self._roots[wrapped.root_key_id], tenant, generation, wrapped.ciphertext)
+
+    def mac_key(self, purpose):
+        return hmac.digest(self._mac, purpose.encode(), "sha256")

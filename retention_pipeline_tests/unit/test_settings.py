@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from retention_pipeline.errors import RetentionError
-from retention_pipeline.settings import FILE_NAME, Settings, read_file, write_file
+from retention_pipeline.settings import FILE_NAME, Settings, read_file, read_private, write_file
 
 URL = "postgresql://someone:hidden-password@db.example/platform"
 
@@ -119,3 +119,54 @@ def test_what_is_missing_is_named(home, which):
 def test_no_password_is_in_the_representation(home):
     urls = dict.fromkeys(("RETENTION_WORKER_URL", "RETENTION_OPERATOR_URL", "RETENTION_OWNER_URL"), URL)
     assert "hidden-password" not in repr(load(home, **urls))
+
+
+KMS = {
+    "RETENTION_KEY_PROVIDER": "aws-kms",
+    "RETENTION_KMS_KEY_ID": "arn:aws:kms:eu-central-1:111122223333:key/0b7c3c3e-0000-4000-8000-000000000000",
+    "RETENTION_KMS_REGION": "eu-central-1",
+    "RETENTION_KMS_CREDENTIALS": "/etc/retention/kms.json",
+}
+
+
+def test_the_key_service_is_named_by_four_settings(home):
+    """A18."""
+    settings = load(home, **KMS)
+    assert settings.wrap_by_kms
+    assert (settings.kms.region, settings.kms.mac, settings.kms.endpoint) == ("eu-central-1", None, None)
+    assert "111122223333" not in repr(settings)
+    back = load(home, **{**KMS, "RETENTION_KEY_PROVIDER": "keyring"})
+    assert not back.wrap_by_kms
+    assert back.kms == settings.kms  # what the service wrapped still opens
+    assert load(home).kms is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("RETENTION_KEY_PROVIDER", "vault"),
+        ("RETENTION_KMS_KEY_ID", ""),
+        ("RETENTION_KMS_KEY_ID", "alias/retention"),
+        ("RETENTION_KMS_KEY_ID", "arn:aws:kms:eu-central-1:111122223333:alias/retention"),
+        ("RETENTION_KMS_MAC_KEY_ID", "alias/mac"),
+        ("RETENTION_KMS_REGION", ""),
+        ("RETENTION_KMS_CREDENTIALS", ""),
+        ("RETENTION_KMS_ENDPOINT", "kms.example.org"),
+    ],
+)
+def test_a_key_service_that_is_half_told_is_refused(home, name, value):
+    with pytest.raises(RetentionError, match=name) as raised:
+        load(home, **{**KMS, name: value})
+    assert "alias/retention" not in str(raised.value)
+
+
+def test_credentials_that_others_could_read_are_refused(tmp_path):
+    path = tmp_path / "kms.json"
+    path.write_text("{}")
+    path.chmod(0o600)
+    assert read_private(path, "RETENTION_KMS_CREDENTIALS", 100) == b"{}"
+    path.chmod(0o640)
+    for place in (path, tmp_path / "none", tmp_path):
+        with pytest.raises(RetentionError, match="RETENTION_KMS_CREDENTIALS") as raised:
+            read_private(place, "RETENTION_KMS_CREDENTIALS", 100)
+        assert str(tmp_path) not in str(raised.value)
