@@ -165,11 +165,7 @@ def read_private(path: Path, name: str, limit: int) -> bytes:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         raise _unsafe_private(name) from None
-    with os.fdopen(handle, "rb") as file:
-        facts = os.fstat(handle)
-        if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.geteuid() or facts.st_mode & 0o177:
-            raise _unsafe_private(name)
-        return file.read(limit + 1)
+    return _read_own(handle, limit, _unsafe_private(name))
 
 
 def read_file(home: Path) -> dict[str, str]:
@@ -186,11 +182,17 @@ def read_file(home: Path) -> dict[str, str]:
         return {}
     except OSError:
         raise _unsafe_file() from None
-    with os.fdopen(handle, "rb") as file:
-        facts = os.fstat(handle)
-        if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.geteuid() or facts.st_mode & 0o177:
-            raise _unsafe_file()
-        return dict(_lines(file.read(_MAX_BYTES)))
+    return dict(_lines(_read_own(handle, _MAX_BYTES, _unsafe_file())))
+
+
+def _read_own(handle: int, limit: int, unsafe: Refused) -> bytes:
+    """What is in a regular file of this user's alone, at most `limit` bytes and one; closes it."""
+    facts = os.fstat(handle)
+    if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.geteuid() or facts.st_mode & 0o177:
+        os.close(handle)
+        raise unsafe
+    with os.fdopen(handle, "rb") as file:  # of a folder it would be an error of its own
+        return file.read(limit + 1)
 
 
 def write_file(home: Path, values: Mapping[str, str]) -> None:
