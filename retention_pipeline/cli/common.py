@@ -83,6 +83,16 @@ class Call:
         with console.status(Text(label)) as status:
             yield lambda c: status.update(Text(f"{label}: {_so_far(c)}"))
 
+    @contextmanager
+    def steps(self, label: str) -> Iterator[Callable[[int], None]]:
+        """Show to a person at a terminal how many are through."""
+        console = Console(stderr=True, markup=False, highlight=False)
+        if self.as_json or not console.is_terminal:
+            yield lambda _: None
+            return
+        with console.status(Text(label)) as status:
+            yield lambda number: status.update(Text(f"{label}: {number}"))
+
     def finish(self, outcome: Outcome) -> None:
         """End with the outcome's exit code (O1)."""
         if outcome.exit_code:
