@@ -31,6 +31,7 @@ class Job(StrEnum):
     EXPIRE = "expire"
     RECOVERY_CANCEL = "recovery_cancel"
     STORE_DETACH = "store_detach"
+    SCRUB_REMOVE = "scrub_remove"
 
     @property
     def permission(self) -> Permission:
@@ -42,6 +43,7 @@ class Job(StrEnum):
             Job.EXPIRE: Permission.ARCHIVE,
             Job.RECOVERY_CANCEL: Permission.RECOVERY_CANCEL,
             Job.STORE_DETACH: Permission.ARCHIVE,
+            Job.SCRUB_REMOVE: Permission.ARCHIVE,
         }[self]
 
 

@@ -33,7 +33,7 @@ _ACTS: Final = (
 )
 _EVENTS: Final = (
     f"{_ACTS} approval_uses audit_anchors audit_events audit_seals canary_events hold_bindings key_destructions policy_observations"
-    " preflights readiness_events receipts restorations run_outcomes"
+    " preflights readiness_events receipts restorations run_outcomes scrub_runs"
 )
 SAFEGUARDS: Final = {
     "actor": f"{_ACTS} audit_events",
@@ -46,6 +46,7 @@ SAFEGUARDS: Final = {
     "good_approval": "approval_uses",
     "guard_archive_life": "attempts",
     "guard_key": "tenant_keys",
+    "guard_unknown_object": "unknown_objects",
     "never_changed": "audit_unsealed",
     "never_truncated": f"{_EVENTS} audit_unsealed",
     "note_unsealed": "audit_events",

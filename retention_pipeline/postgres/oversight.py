@@ -37,19 +37,19 @@ WHERE tenant_id = %(tenant)s AND job = %(job)s AND holder = %(holder)s AND fence
 """)
 
 
-def take_lease(cursor: Cursor, tenant: TenantId, job: Job, holder: str, seconds: float) -> int | None:
+def take_lease(cursor: Cursor, tenant: TenantId, job: str, holder: str, seconds: float) -> int | None:
     """The fencing token of a fresh lease, or None while another holder's lasts (G7)."""
     found = rows(cursor, _TAKE_LEASE, {"tenant": tenant, "job": job, "holder": holder, "seconds": seconds})
     return int(found[0][0]) if found else None
 
 
-def keep_lease(cursor: Cursor, tenant: TenantId, job: Job, holder: str, fence: int, seconds: float) -> bool:
+def keep_lease(cursor: Cursor, tenant: TenantId, job: str, holder: str, fence: int, seconds: float) -> bool:
     """Extend our lease; False when somebody else has it."""
     cursor.execute(_KEEP_LEASE, {"tenant": tenant, "job": job, "holder": holder, "fence": fence, "seconds": seconds})
     return cursor.rowcount == 1
 
 
-def drop_lease(cursor: Cursor, tenant: TenantId, job: Job, holder: str, fence: int) -> None:
+def drop_lease(cursor: Cursor, tenant: TenantId, job: str, holder: str, fence: int) -> None:
     """End our lease now."""
     cursor.execute(_DROP_LEASE, {"tenant": tenant, "job": job, "holder": holder, "fence": fence})
 

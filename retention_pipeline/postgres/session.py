@@ -235,6 +235,16 @@ _PRODUCT_STATES = {
         "Copies of the keys are left beside the archives.",
         remedy="Run it again when the store answers; where there is no store any more, say --without-store.",
     ),
+    "RT060": Refused(
+        Code.OBJECT_SEEN_LATELY,
+        "The object was first seen unknown less than a day ago.",
+        remedy="Ask again tomorrow; nothing was removed.",
+    ),
+    "RT061": Refused(
+        Code.OBJECT_NAMED,
+        "A record names the object by now, so it stays.",
+        remedy="Nothing was removed; the next scrub counts it no more.",
+    ),
     **dict.fromkeys(
         ("RT020", "RT021"),
         Unavailable(

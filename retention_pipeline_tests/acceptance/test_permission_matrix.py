@@ -355,6 +355,7 @@ CALLABLE = {
     "profile_status",  # for whoever may read or manage profiles
     "resolve_instance",  # for whoever may read, hold or archive
     "resolve_tenant",  # an alias
+    "scrub_point",  # a number of a name
 }
 
 
