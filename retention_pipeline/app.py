@@ -56,7 +56,6 @@ from retention_pipeline.postgres.source import PostgresSource
 from retention_pipeline.postgres.tenant_keys import TenantKeys
 from retention_pipeline.settings import KMS_CREDENTIALS, KmsSettings, Settings, read_private
 from retention_pipeline.stages import restoration
-from retention_pipeline.stages.chain import EVERY_STEP, Step, World
 from retention_pipeline.stages.eligibility import Brake
 from retention_pipeline.stages.expiry import Expiry, ExpiryResult
 from retention_pipeline.stages.explicit import ExplicitArchive, ExplicitResult
@@ -64,6 +63,7 @@ from retention_pipeline.stages.key_copies import CopyReport, copy_keys
 from retention_pipeline.stages.manifest import ReadManifest
 from retention_pipeline.stages.object_locks import AT_ONCE, Settled, settle
 from retention_pipeline.stages.reconcile import Bounds, Reconciliation, RunResult
+from retention_pipeline.stages.world import EVERY_STEP, Step, World
 from retention_pipeline.storage.filesystem import FilesystemStore
 from retention_pipeline.storage.keys import checked_prefix
 from retention_pipeline.storage.readiness import probe

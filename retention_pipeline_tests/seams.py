@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from retention_pipeline.dev.postgres import EmbeddedPostgres
-from retention_pipeline.stages.chain import World
+from retention_pipeline.stages.world import World
 from retention_pipeline_tests.databases import Database, cloned
 from retention_pipeline_tests.faulty import Around
 from retention_pipeline_tests.worlds import Bench

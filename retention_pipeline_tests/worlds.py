@@ -19,10 +19,10 @@ from retention_pipeline.postgres.session import Limits as SessionLimits
 from retention_pipeline.postgres.session import Session
 from retention_pipeline.postgres.source import PostgresSource
 from retention_pipeline.postgres.tenant_keys import TenantKeys
-from retention_pipeline.stages.chain import EVERY_STEP, Step, World
 from retention_pipeline.stages.eligibility import Brake
 from retention_pipeline.stages.explicit import ExplicitArchive, ExplicitResult
 from retention_pipeline.stages.reconcile import Bounds, Reconciliation, RunResult
+from retention_pipeline.stages.world import EVERY_STEP, Step, World
 from retention_pipeline_tests.databases import Database
 from retention_pipeline_tests.fakes import MemoryStore
 from retention_pipeline_tests.rows import AS_OF, Platform

@@ -10,8 +10,8 @@ from retention_pipeline.model.decision import Disposition
 from retention_pipeline.model.gates import Gates
 from retention_pipeline.model.ids import TenantId
 from retention_pipeline.model.outcome import Outcome
-from retention_pipeline.stages.chain import Step
 from retention_pipeline.stages.reconcile import RunResult
+from retention_pipeline.stages.world import Step
 
 DONE = frozenset({Outcome.COMPLETED, Outcome.WORK_REMAINS, Outcome.BEHIND})
 """Outcomes of runs that did their work, as far as their bounds reached; only these mark what comes after the preflight."""

@@ -23,9 +23,9 @@ from retention_pipeline.defs.specs import CODE_VERSION, GROUP, OWNERS
 from retention_pipeline.errors import RetentionError
 from retention_pipeline.model.ids import TenantId
 from retention_pipeline.model.people import Job
-from retention_pipeline.stages.chain import Step
 from retention_pipeline.stages.expiry import ExpiryResult
 from retention_pipeline.stages.reconcile import Bounds
+from retention_pipeline.stages.world import Step
 
 ASSET = "archive_retention"
 

@@ -21,8 +21,8 @@ from retention_pipeline.model.gates import Gates
 from retention_pipeline.model.ids import TenantId
 from retention_pipeline.model.outcome import Outcome, RunReport
 from retention_pipeline.model.people import Job
-from retention_pipeline.stages.chain import Step
 from retention_pipeline.stages.reconcile import Bounds
+from retention_pipeline.stages.world import Step
 
 TENANTS_IN_A_RUN = 50
 RUN_SECONDS = 6000.0

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import dagster as dg
 
 from retention_pipeline.model.ids import TenantId
-from retention_pipeline.stages.chain import Step
+from retention_pipeline.stages.world import Step
 
 TENANTS = dg.DynamicPartitionsDefinition(name="tenants")
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import dagster as dg
 
 from retention_pipeline.defs.partitions import TENANTS
-from retention_pipeline.stages.chain import Step
+from retention_pipeline.stages.world import Step
 
 GROUP = "workflow_instances"
 OWNERS = ["team:data-retention"]

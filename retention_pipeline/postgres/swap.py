@@ -16,12 +16,11 @@ A fingerprint that is read before the deletion is not enough: an update that is 
 deletion then waits and removes the newer version. What the deletion returns is what really went.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import orjson
-import psycopg
 from psycopg import sql
 from psycopg.types.json import Jsonb
 
@@ -35,6 +34,7 @@ from retention_pipeline.postgres import names
 from retention_pipeline.postgres.content import ContentStatements, places
 from retention_pipeline.postgres.export import InstanceFacts, digest_of, read_some, require_shape
 from retention_pipeline.postgres.facts import FactStatements
+from retention_pipeline.postgres.halves import WAITED, by_halves
 from retention_pipeline.postgres.introspection import read_foreign_keys
 from retention_pipeline.postgres.oversight import clear_set_aside
 from retention_pipeline.postgres.session import Cursor, rows
@@ -82,12 +82,6 @@ WHERE c.condeferrable AND c.conname <> %(receipt)s AND has_schema_privilege(n.oi
 _WAIT_BRIEFLY = sql.SQL("SET LOCAL lock_timeout = '250ms'")
 """Once roots are locked, others may wait for us while we wait for them. We give way long before the server looks for a
 deadlock (after 1 s), so that none of the platform's own transactions is ever chosen to fail for our sake."""
-_WAITED = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected)
-_REFUSALS = (*_WAITED, psycopg.IntegrityError, psycopg.DataError, psycopg.errors.RaiseException)
-"""What one instance's rows may raise, by a lock, a constraint or a trigger of the platform's, while all others could go."""
-
-
-_Id = TypeVar("_Id", bound=str)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +160,7 @@ class Swap:
             cursor.execute("SAVEPOINT waiting")
             try:
                 cursor.execute(_WAIT_LIKE_A_HOLD, self._parameters(busy))
-            except _WAITED:
+            except WAITED:
                 cursor.execute("ROLLBACK TO SAVEPOINT waiting")
             cursor.execute("RELEASE SAVEPOINT waiting")
             free.update(row[0] for row in rows(cursor, _LOCK_LIKE_A_HOLD, self._parameters(busy)))
@@ -186,7 +180,7 @@ class Swap:
 
         lock([])  # the tenant's own period; while that is being changed, nobody goes, and the run says so
         busy: dict[str, Code] = {}
-        free = set(self._by_halves(cursor, lock, sorted(set(policies.values())), busy))
+        free = set(by_halves(cursor, lock, sorted(set(policies.values())), busy))
         rejected.update({i: busy[key] for i, key in policies.items() if key not in free})
         return [i for i, key in policies.items() if key in free]
 
@@ -198,7 +192,7 @@ class Swap:
                 cursor.execute(statement, self._parameters(some))
             return some
 
-        return self._by_halves(cursor, lock, ids, rejected)
+        return by_halves(cursor, lock, ids, rejected)
 
     def _attempts(
         self,
@@ -277,34 +271,7 @@ class Swap:
                 some = [i for i in some if i not in wrong]
             return some
 
-        return self._by_halves(cursor, delete, going, rejected)
-
-    def _by_halves(
-        self,
-        cursor: Cursor,
-        act: Callable[[list[_Id]], list[_Id]],
-        ids: list[_Id],
-        rejected: dict[_Id, Code],
-    ) -> list[_Id]:
-        """Act on all; where the database refuses one of them, try halves until it is found, so that 999 others go (F7)."""
-        if not ids:
-            return []
-        cursor.execute("SAVEPOINT halves")
-        try:
-            done = act(ids)
-        except _REFUSALS as error:
-            cursor.execute("ROLLBACK TO SAVEPOINT halves")
-            cursor.execute("RELEASE SAVEPOINT halves")
-            if len(ids) == 1:
-                rejected[ids[0]] = _refused_by(error)
-                return []
-            half = len(ids) // 2
-            return [
-                *self._by_halves(cursor, act, ids[:half], rejected),
-                *self._by_halves(cursor, act, ids[half:], rejected),
-            ]
-        cursor.execute("RELEASE SAVEPOINT halves")
-        return done
+        return by_halves(cursor, delete, going, rejected)
 
     def _try(
         self, cursor: Cursor, going: list[InstanceId], recorded: dict[InstanceId, tuple[bytes, bytes]]
@@ -384,14 +351,6 @@ class Swap:
                     "An attempt changed hands during the deletion; nothing was deleted.",
                     remedy="Run again; the next run takes what is still due.",
                 )
-
-
-def _refused_by(error: psycopg.Error) -> Code:
-    if isinstance(error, _WAITED):
-        return Code.SOURCE_BUSY
-    if isinstance(error, psycopg.errors.ForeignKeyViolation | psycopg.errors.RestrictViolation):
-        return Code.UNNAMED_REFERENCE
-    return Code.DATABASE_REFUSED
 
 
 def _count_and_content(content: list[Any]) -> tuple[int, str]:

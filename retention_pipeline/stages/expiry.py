@@ -27,9 +27,9 @@ from retention_pipeline.model.outcome import Counts, Outcome, RunReport
 from retention_pipeline.model.people import Approval, Job
 from retention_pipeline.model.ports import Deletion, ObjectStore
 from retention_pipeline.model.work import Backlog
-from retention_pipeline.stages.chain import World
 from retention_pipeline.stages.eligibility import Brake, StopSignal
 from retention_pipeline.stages.reconcile import Bounds, holder_name, judge
+from retention_pipeline.stages.world import World
 
 KEEP_LEASE_EVERY = 50
 TOO_MANY = 3

@@ -9,8 +9,9 @@ from retention_pipeline.model.decision import LEGAL_HOLD, Decision, Disposition,
 from retention_pipeline.model.ids import InstanceId, TenantId
 from retention_pipeline.model.outcome import Counts, Outcome
 from retention_pipeline.model.people import Job
-from retention_pipeline.stages.chain import EVERY_STEP, Chain, StopRunError, World
+from retention_pipeline.stages.chain import Chain
 from retention_pipeline.stages.reconcile import holder_name
+from retention_pipeline.stages.world import EVERY_STEP, StopRunError, World
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,9 @@ from retention_pipeline.model.outcome import Counts, Outcome, RunReport
 from retention_pipeline.model.people import Approval, Job
 from retention_pipeline.model.profile import Profile
 from retention_pipeline.model.work import Backlog, EligibleSet
-from retention_pipeline.stages.chain import EVERY_STEP, PREFLIGHT, Chain, Step, StopRunError, World
+from retention_pipeline.stages.chain import Chain
 from retention_pipeline.stages.eligibility import StopSignal, stop_signals
+from retention_pipeline.stages.world import EVERY_STEP, PREFLIGHT, Step, StopRunError, World
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from retention_pipeline.model.archive import AttemptState
-from retention_pipeline.stages.chain import EVERY_STEP, Step
+from retention_pipeline.stages.world import EVERY_STEP, Step
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "archive-format.md"
 

@@ -7,7 +7,7 @@ import pytest
 
 from retention_pipeline.errors import Code, Refused, Unavailable
 from retention_pipeline.model.outcome import Outcome
-from retention_pipeline.stages.chain import Step
+from retention_pipeline.stages.world import Step
 from retention_pipeline_tests.fakes import MemoryStore
 from retention_pipeline_tests.faulty import Around
 from retention_pipeline_tests.seams import Seams

@@ -12,7 +12,7 @@ from retention_pipeline.model.archive import AttemptState
 from retention_pipeline.model.outcome import Outcome
 from retention_pipeline.postgres.swap import Swap
 from retention_pipeline.stages import restoration
-from retention_pipeline.stages.chain import Step
+from retention_pipeline.stages.world import Step
 from retention_pipeline.storage.filesystem import FilesystemStore
 from retention_pipeline_tests.databases import Database
 from retention_pipeline_tests.seams import Seams

@@ -10,9 +10,9 @@ from retention_pipeline.model.inventory import Inventory
 from retention_pipeline.model.outcome import Outcome
 from retention_pipeline.model.profile import Readiness
 from retention_pipeline.model.work import Acknowledged
-from retention_pipeline.stages.chain import Step
 from retention_pipeline.stages.eligibility import stop_signals
 from retention_pipeline.stages.reconcile import Bounds
+from retention_pipeline.stages.world import Step
 from retention_pipeline_tests.faulty import Around
 from retention_pipeline_tests.seams import Seams
 from retention_pipeline_tests.worlds import BRAKE, NOW

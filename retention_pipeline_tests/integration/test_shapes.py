@@ -6,7 +6,7 @@ import pytest
 
 from retention_pipeline.errors import Code
 from retention_pipeline.model.outcome import Outcome
-from retention_pipeline.stages.chain import Step
+from retention_pipeline.stages.world import Step
 from retention_pipeline_tests.seams import Seams
 
 ARCHIVED = frozenset({Step.INVENTORY, Step.ELIGIBLE_SET, Step.ENCRYPTED_MANIFESTS, Step.VERIFIED_OBJECTS})

@@ -11,8 +11,8 @@ import pytest
 from retention_pipeline.errors import Code
 from retention_pipeline.model.archive import AttemptState
 from retention_pipeline.model.outcome import Outcome
-from retention_pipeline.stages.chain import Step
 from retention_pipeline.stages.reconcile import Bounds
+from retention_pipeline.stages.world import Step
 from retention_pipeline_tests.seams import EXPORTED, VERIFIED, Seams, acting
 from retention_pipeline_tests.worlds import Bench
 
