@@ -1,7 +1,7 @@
 """Functions that act as the role that sees all tenants, and the policies that bind it and the product's other roles."""
 
 from dataclasses import dataclass
-from typing import LiteralString
+from typing import Final, LiteralString
 
 from psycopg import sql
 
@@ -40,7 +40,7 @@ class DefinerFunction:
             sql.SQL("DROP FUNCTION IF EXISTS {}").format(bare),
             sql.SQL(
                 "CREATE FUNCTION retention.{}({}) RETURNS {} LANGUAGE {} {} SECURITY DEFINER"
-                " SET search_path = pg_catalog AS {}"
+                " SET search_path = pg_catalog, pg_temp AS {}"
             ).format(
                 sql.Identifier(self.name),
                 arguments,
@@ -53,6 +53,27 @@ class DefinerFunction:
             sql.SQL("REVOKE EXECUTE ON FUNCTION {} FROM PUBLIC").format(bare),
             sql.SQL("GRANT EXECUTE ON FUNCTION {} TO {}").format(bare, names.comma(self.readers)),
         ]
+
+
+PIN: Final = sql.SQL("""
+DO $$
+DECLARE
+  known record;
+BEGIN
+  FOR known IN
+    SELECT f.oid::regprocedure AS signature FROM pg_proc AS f
+    WHERE f.pronamespace = 'retention'::regnamespace AND NOT 'search_path=pg_catalog, pg_temp' = ANY(coalesce(f.proconfig, '{{}}'))
+      AND f.proowner IN ('retention_owner'::regrole, 'retention_counter'::regrole)
+  LOOP
+    EXECUTE format('ALTER FUNCTION %s SET search_path = pg_catalog, pg_temp', known.signature);
+  END LOOP;
+END $$
+""")
+"""Pins the search path of every function of the product's.
+
+Where a path does not name `pg_temp`, PostgreSQL looks there first for tables and types: a caller's own `jsonb` would run the
+caller's code as the role that sees all tenants.
+"""
 
 
 def policy(

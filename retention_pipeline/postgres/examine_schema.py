@@ -23,7 +23,7 @@ WHERE c.relnamespace = to_regnamespace('retention') AND NOT g.tgisinternal ORDER
 """)
 _FUNCTIONS = sql.SQL("""
 SELECT DISTINCT f.proname FROM pg_proc AS f WHERE f.pronamespace = to_regnamespace('retention')
-  AND (f.proconfig IS NULL OR NOT 'search_path=pg_catalog' = ANY(f.proconfig)
+  AND (f.proconfig IS NULL OR NOT 'search_path=pg_catalog, pg_temp' = ANY(f.proconfig)
     OR (f.prosecdef AND f.proowner IS DISTINCT FROM to_regrole('retention_counter')::oid)) ORDER BY 1
 """)
 
@@ -52,6 +52,7 @@ SAFEGUARDS: Final = {
     "note_unsealed": "audit_events",
     "place_hold": "hold_events",
     "remind_of_locks": "attempts hold_events",
+    "stamp": _ACTS,
     "standing_keys": "attempts",
     "take_sealed": "audit_seals",
 }

@@ -12,7 +12,7 @@ from psycopg import sql
 from retention_pipeline.catalog.loader import Catalog
 from retention_pipeline.catalog.model import InstanceDataset, Related
 from retention_pipeline.postgres import act_functions, names, worker_rules
-from retention_pipeline.postgres.definer import COUNTER, OPERATOR, WORKER, DefinerFunction, policy
+from retention_pipeline.postgres.definer import COUNTER, OPERATOR, PIN, WORKER, DefinerFunction, policy
 from retention_pipeline.postgres.shape import SourceShape, named_tables, read_shape
 
 
@@ -34,7 +34,7 @@ def statements(dataset: InstanceDataset, shape: SourceShape) -> list[sql.Compose
     """Everything that a catalog installs over tables of this shape."""
     made = [*privileges(dataset), *policies(dataset), *worker_rules.policies(dataset)]
     made += [*guards(dataset), *worker_rules.receipt_guard(dataset), *act_functions.rules(dataset)]
-    return [*made, *functions(dataset, shape)]
+    return [*made, *functions(dataset, shape), PIN.format()]
 
 
 def installed_digest(dataset: InstanceDataset, shape: SourceShape) -> str:

@@ -202,7 +202,7 @@ def test_without_a_tenant_a_tenants_command_is_no_command(desk, words):
 
 APPROVE = (
     "INSERT INTO retention.approvals (tenant_id, job, subject, kind, max_items, expires_at, reason)"
-    " VALUES (%(tenant)s, '{}', 's', 'single_use', 1, now() + interval '1 h', 'r')"
+    " VALUES (%(tenant)s, '{job}', {subject}, 'single_use', 1, now() + interval '1 h', 'r')"
 )
 INSERTS = {
     "INSERT INTO retention.hold_events (tenant_id, instance_id, matter, action, reason, correlation)"
@@ -223,7 +223,7 @@ INSERTS = {
     "INSERT INTO retention.secret_revocations (tenant_id, id, reason) VALUES (%(tenant)s, gen_random_uuid(), 'r')": {
         P.PROFILE_MANAGE
     },
-    **{APPROVE.format(job): {job.permission} for job in Job},
+    **{APPROVE.format(job=job, subject="'s'" if job in ONE_SUBJECT else "NULL"): {job.permission} for job in Job},
 }
 READ_BY = {
     "retention.secrets": {P.PROFILE_MANAGE},
@@ -369,10 +369,11 @@ def test_an_approval_of_one_job_serves_no_other(desk, job):
         job,
     )
     approval = desk.platform.value(
-        "INSERT INTO retention.approvals (tenant_id, job, kind, max_items, expires_at, reason)"
-        " VALUES (%s, %s, 'single_use', 1, now() + interval '1 h', 'r') RETURNING id",
+        "INSERT INTO retention.approvals (tenant_id, job, subject, kind, max_items, expires_at, reason)"
+        " VALUES (%s, %s, %s, 'single_use', 1, now() + interval '1 h', 'r') RETURNING id",
         tenant,
         job,
+        "s" if job in ONE_SUBJECT else None,
     )
     with psycopg.connect(desk.database.worker_url, autocommit=True) as worker:
         worker.execute("SELECT set_config('retention.tenant_id', %s, false)", [tenant])
@@ -382,6 +383,6 @@ def test_an_approval_of_one_job_serves_no_other(desk, job):
         )
         for wanted in Job:
             good = worker.execute(
-                "SELECT retention.approved(%s, %s, 'r', %s, NULL)", [tenant, approval, wanted]
+                "SELECT retention.approved(%s, %s, 'r', %s, 's')", [tenant, approval, wanted]
             ).fetchone()[0]
             assert good == (wanted is job), wanted

@@ -126,7 +126,7 @@ BROKEN = {
     ),
     "function's path": (
         "ALTER FUNCTION retention.current_tenant() RESET search_path",
-        "ALTER FUNCTION retention.current_tenant() SET search_path = pg_catalog",
+        "ALTER FUNCTION retention.current_tenant() SET search_path = pg_catalog, pg_temp",
         "FUNCTION_UNSAFE",
     ),
 }

@@ -141,6 +141,6 @@ def test_nobody_acts_in_another_name(desk):
 def test_no_constraint_asks_who_restores_a_dump(desk):
     found = desk.platform.value(
         "SELECT count(*) FROM pg_constraint WHERE connamespace = 'retention'::regnamespace"
-        " AND pg_get_constraintdef(oid) ~* 'session_user|current_user|clock_timestamp|now'"
+        " AND pg_get_constraintdef(oid) ~* 'session_user|current_user|clock_timestamp|\\mnow\\M'"
     )
     assert found == 0

@@ -4,7 +4,7 @@
 CREATE SCHEMA nucleus;
 
 CREATE FUNCTION nucleus.current_tenant() RETURNS uuid
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog AS $$
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   tenant text := current_setting('nucleus.tenant_id', true);
 BEGIN
@@ -204,7 +204,7 @@ CREATE INDEX ON nucleus.workflow_store_bindings (instance_id);
 
 -- W2: the platform itself records when an instance enters a terminal state, once; nobody can move that instant afterwards.
 CREATE FUNCTION nucleus.record_terminal_epoch() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   IF NEW.state NOT IN ('completed', 'failed', 'cancelled') THEN
     RETURN NULL;
@@ -226,7 +226,7 @@ CREATE TRIGGER record_terminal_epoch AFTER INSERT OR UPDATE OF state ON nucleus.
 FOR EACH ROW EXECUTE FUNCTION nucleus.record_terminal_epoch();
 
 CREATE FUNCTION nucleus.refuse_change() RETURNS trigger
-LANGUAGE plpgsql SET search_path = pg_catalog AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   RAISE EXCEPTION 'rows of % never change', TG_TABLE_NAME USING ERRCODE = '42501';
 END $$;
@@ -238,7 +238,7 @@ FOR EACH STATEMENT EXECUTE FUNCTION nucleus.refuse_change();
 
 -- A store that was detached takes no new binding. Whoever binds and whoever detaches wait for each other at the store's row.
 CREATE FUNCTION nucleus.refuse_detached_store() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   detached timestamptz;
 BEGIN

@@ -4,6 +4,42 @@ ALTER TABLE retention.approvals DROP CONSTRAINT approvals_job_check;
 ALTER TABLE retention.approvals ADD CONSTRAINT approvals_job_check CHECK (job IN (
   'reconcile', 'archive', 'restore', 'expire', 'recovery_cancel', 'store_detach'));
 
+-- The bounds of governance/approval.py, for plain SQL as well; what was given before them stays on record.
+ALTER TABLE retention.approvals
+  ADD CONSTRAINT approvals_bounded CHECK (max_items <= 10000 AND expires_at <= at + CASE kind
+    WHEN 'single_use' THEN interval '168 hours' ELSE interval '8784 hours' END) NOT VALID,
+  ADD CONSTRAINT approvals_of_one CHECK (
+    (subject IS NOT NULL) = (job IN ('archive', 'restore', 'recovery_cancel', 'store_detach'))
+    AND (subject IS NULL OR kind = 'single_use')) NOT VALID;
+
+-- The latest act counts, so nobody chooses an act's place or time, not with OVERRIDING SYSTEM VALUE either. This fires after
+-- `place_hold`, by its name: of a hold and a release that wait for one lock, the second one counts.
+CREATE FUNCTION retention.stamp() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  NEW.at := clock_timestamp();
+  IF TG_NARGS > 0 THEN
+    NEW.id := nextval(pg_get_serial_sequence(format('%I.%I', TG_TABLE_SCHEMA, TG_TABLE_NAME), TG_ARGV[0])::regclass);
+  END IF;
+  RETURN NEW;
+END $$;
+DO $$
+DECLARE
+  name text;
+BEGIN
+  FOREACH name IN ARRAY ARRAY['grant_events', 'setting_events', 'hold_events', 'acknowledgements'] LOOP
+    EXECUTE format('CREATE TRIGGER stamp BEFORE INSERT ON retention.%I FOR EACH ROW EXECUTE FUNCTION retention.stamp(''id'')', name);
+    EXECUTE format('GRANT USAGE ON SEQUENCE retention.%I TO retention_counter', name || '_id_seq');
+  END LOOP;
+  FOREACH name IN ARRAY ARRAY['approvals', 'profiles', 'secrets', 'secret_revocations'] LOOP
+    EXECUTE format('CREATE TRIGGER stamp BEFORE INSERT ON retention.%I FOR EACH ROW EXECUTE FUNCTION retention.stamp()', name);
+  END LOOP;
+END $$;
+
+-- Numbers are accepted for the tenant that they were counted for.
+ALTER TABLE retention.preflights ADD UNIQUE (tenant_id, id);
+ALTER TABLE retention.acknowledgements ADD FOREIGN KEY (tenant_id, preflight_id) REFERENCES retention.preflights (tenant_id, id);
+
 CREATE OR REPLACE FUNCTION retention.approval_permission(job text) RETURNS text
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog AS $$
   SELECT CASE job WHEN 'reconcile' THEN 'workflow_retention:reconcile' WHEN 'archive' THEN 'workflow_retention:archive'
@@ -178,6 +214,7 @@ FOR EACH STATEMENT EXECUTE FUNCTION retention.refuse_change();
 -- What the definer functions need, and no more.
 GRANT SELECT ON retention.approvals, retention.approval_uses, retention.receipts TO retention_counter;
 GRANT CREATE ON SCHEMA retention TO retention_counter;
+ALTER FUNCTION retention.stamp() OWNER TO retention_counter;
 ALTER FUNCTION retention.approved(text, uuid, text, text, text) OWNER TO retention_counter;
 ALTER FUNCTION retention.require_good_approval() OWNER TO retention_counter;
 ALTER FUNCTION retention.require_approved_attempts() OWNER TO retention_counter;

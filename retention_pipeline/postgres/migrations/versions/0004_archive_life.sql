@@ -167,6 +167,8 @@ CREATE TRIGGER actor BEFORE INSERT ON retention.expiry_acknowledgements
 FOR EACH ROW EXECUTE FUNCTION retention.in_ones_own_name('actor');
 CREATE TRIGGER audit AFTER INSERT ON retention.expiry_acknowledgements
 FOR EACH ROW EXECUTE FUNCTION retention.audit_act('expiry_acknowledgement', 'due');
+CREATE TRIGGER stamp BEFORE INSERT ON retention.expiry_acknowledgements FOR EACH ROW EXECUTE FUNCTION retention.stamp('id');
+GRANT USAGE ON SEQUENCE retention.expiry_acknowledgements_id_seq TO retention_counter;
 
 DO $$
 DECLARE

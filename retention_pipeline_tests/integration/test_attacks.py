@@ -1,0 +1,173 @@
+"""Somebody with one login and psql: what the command line would refuse, the database refuses as well (SPEC G1, G3, G4)."""
+
+import threading
+from contextlib import contextmanager
+
+import psycopg
+import pytest
+
+HOLD = (
+    "INSERT INTO retention.hold_events ({more}tenant_id, instance_id, matter, action, reason, correlation) {override}"
+    " VALUES ({values}%(tenant)s, %(instance)s, 'm', %(action)s, 'r', 'c')"
+)
+
+
+@contextmanager
+def as_login(bench, platform, login):
+    with psycopg.connect(bench.database.url(login), autocommit=True) as connection:
+        for setting in ("nucleus.tenant_id", "retention.tenant_id"):
+            connection.execute("SELECT set_config(%s, %s, false)", [setting, platform.tenant])
+        yield connection
+
+
+@pytest.fixture
+def platform(shared):
+    return shared.platform()
+
+
+@pytest.fixture
+def admin(shared, platform):
+    with as_login(shared, platform, "admin") as connection:
+        yield connection
+
+
+DOMAIN = """
+CREATE FUNCTION pg_temp.runs() RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+  IF current_user <> session_user THEN RAISE EXCEPTION 'as %', current_user; END IF;
+  RETURN true;
+END $$;
+CREATE DOMAIN pg_temp.{name} AS pg_catalog.{name} CHECK (pg_temp.runs());
+"""
+
+
+@pytest.mark.parametrize("name", ["jsonb", "text"])
+def test_no_type_of_a_callers_own_runs_in_a_function_that_sees_all_tenants(shared, platform, name):
+    """G3: PostgreSQL looks for types in the caller's temporary schema first, unless a search path says otherwise."""
+    instance = platform.add()
+    with as_login(shared, platform, "admin") as admin:
+        admin.execute(DOMAIN.format(name=name))
+        admin.execute(
+            HOLD.format(more="", override="", values=""),
+            {"tenant": platform.tenant, "instance": instance, "action": "hold"},
+        )
+        assert admin.execute("SELECT retention.resolve_instance(%s)", [instance.upper()]).fetchone() == (instance,)
+
+
+FAR = "9223372036854775807"
+
+
+@pytest.mark.parametrize("identifier", ["1", FAR])
+def test_no_hold_event_takes_a_place_of_its_own_choice(shared, platform, admin, identifier):
+    """G1: the latest event of a matter counts, and which one that is nobody chooses."""
+    instance = platform.add()
+    values = {"tenant": platform.tenant, "instance": instance}
+    admin.execute(
+        HOLD.format(more="id, at, ", override="OVERRIDING SYSTEM VALUE", values=f"{identifier}, '2001-01-01', "),
+        {**values, "action": "release"},
+    )
+    admin.execute(HOLD.format(more="", override="", values=""), {**values, "action": "hold"})
+    assert not shared.reconcile(platform).report.counts.deleted
+    assert platform.value("SELECT count(*) FROM retention.hold_events WHERE at < now() - interval '1 hour'") == 0
+
+
+def test_of_a_release_and_a_hold_that_waits_for_it_the_hold_counts(shared, platform, admin):
+    """G1: whoever comes second at the instance's lock is the latest, not whoever drew a number first."""
+    instance = platform.add()
+    values = {"tenant": platform.tenant, "instance": instance}
+    event = HOLD.format(more="", override="", values="")
+    with as_login(shared, platform, "admin") as other:
+        with admin.transaction():
+            admin.execute("SELECT pg_advisory_xact_lock(retention.instance_lock(%(tenant)s, %(instance)s))", values)
+            held = threading.Thread(target=other.execute, args=(event, {**values, "action": "hold"}))
+            held.start()
+            waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'advisory' AND datname = %s"
+            while not platform.value(waiting, shared.database.name):
+                pass
+            admin.execute(event, {**values, "action": "release"})
+        held.join()
+    assert not shared.reconcile(platform).report.counts.deleted
+
+
+def test_a_grant_can_always_be_taken_away(shared, platform, admin):
+    """G3."""
+    grant = (
+        "INSERT INTO retention.grant_events ({id}tenant_id, principal, permission, action) {override}"
+        " VALUES ({value}%s, 'clerk', 'workflow_retention:read', %s)"
+    )
+    admin.execute(
+        grant.format(id="id, ", override="OVERRIDING SYSTEM VALUE", value=f"{FAR}, "), [platform.tenant, "add"]
+    )
+    admin.execute(grant.format(id="", override="", value=""), [platform.tenant, "remove"])
+    with as_login(shared, platform, "clerk") as clerk:
+        assert clerk.execute("SELECT retention.permitted('workflow_retention:read')").fetchone() == (False,)
+
+
+def test_every_act_bears_the_databases_own_time(shared, platform, admin):
+    """G1, G5: nobody approves, holds or acknowledges yesterday."""
+    preflight = shared.reconcile(platform, apply=False).preflight
+    subject = platform.add()
+    acts = [
+        ("hold_events", "instance_id, matter, action, reason, correlation", f"'{subject}', 'm', 'hold', 'r', 'c'"),
+        ("grant_events", "principal, permission, action", "'clerk', 'workflow_retention:read', 'remove'"),
+        ("acknowledgements", "preflight_id, reason", f"'{preflight}', 'r'"),
+        ("approvals", "job, kind, max_items, expires_at, reason", "'reconcile', 'standing', 1, now() + interval '1 h', 'r'"),
+        ("expiry_acknowledgements", "archives, due, reason", "0, 0, 'r'"),
+        ("secret_revocations", "id, reason", "gen_random_uuid(), 'r'"),
+    ]  # fmt: skip
+    for table, columns, values in acts:
+        admin.execute(
+            f"INSERT INTO retention.{table} (tenant_id, at, {columns}) VALUES ('{platform.tenant}', '2001-01-01', {values})"
+        )
+        wrong = f"SELECT count(*) FROM retention.{table} WHERE at < now() - interval '1 hour' AND tenant_id = %s"
+        assert platform.value(wrong, platform.tenant) == 0, table
+
+
+APPROVAL = (
+    "INSERT INTO retention.approvals (tenant_id, job, subject, kind, max_items, expires_at, reason, at)"
+    " VALUES (%(tenant)s, %(job)s, %(subject)s, %(kind)s, %(items)s, now() + %(lasts)s::interval, 'r',"
+    " now() + %(later)s::interval)"
+)
+GOOD = {"job": "reconcile", "subject": None, "kind": "single_use", "items": 10_000, "lasts": "6 days", "later": "0"}
+ONE = {"job": "archive", "subject": "0b7c3c3e-0000-4000-8000-000000000000", "items": 1}
+
+
+@pytest.mark.parametrize(
+    "beyond",
+    [
+        {"items": 10_001},
+        {"items": 2**31 - 1},
+        {"lasts": "8 days"},
+        {"lasts": "1000 years", "later": "999 years"},
+        {"kind": "standing", "lasts": "367 days"},
+        {"subject": "x"},
+        {"job": "expire", "subject": "x"},
+        {**ONE, "subject": None},
+        {**ONE, "kind": "standing"},
+        {**ONE, "job": "restore", "subject": None},
+        {**ONE, "job": "recovery_cancel", "kind": "standing"},
+        {**ONE, "job": "store_detach", "subject": None},
+    ],
+    ids=str,
+)
+def test_plain_sql_approves_no_more_than_the_command_line(platform, admin, beyond):
+    """G4: bounded in job, count and time, whoever gives it."""
+    with pytest.raises(psycopg.errors.CheckViolation):
+        admin.execute(APPROVAL, {"tenant": platform.tenant, **GOOD, **beyond})
+
+
+@pytest.mark.parametrize("within", [{}, ONE, {"kind": "standing", "lasts": "365 days"}, {"job": "expire"}], ids=str)
+def test_plain_sql_approves_as_much_as_the_command_line(platform, admin, within):
+    """G4."""
+    admin.execute(APPROVAL, {"tenant": platform.tenant, **GOOD, **within})
+
+
+def test_nobody_acknowledges_another_tenants_preflight(shared, platform, admin):
+    """G8, W10."""
+    other = shared.platform()
+    theirs = shared.reconcile(other, apply=False).preflight
+    with pytest.raises(psycopg.errors.ForeignKeyViolation):
+        admin.execute(
+            "INSERT INTO retention.acknowledgements (tenant_id, preflight_id, reason) VALUES (%s, %s, 'r')",
+            [platform.tenant, theirs],
+        )
