@@ -8,8 +8,11 @@ import psycopg
 import pytest
 
 from retention_pipeline.keys.local import LocalKeyring
+from retention_pipeline.model.tenant_keys import KEY_COPIES
+from retention_pipeline.stages.key_copies import copy_keys
 from retention_pipeline_tests import key_service
 from retention_pipeline_tests.keyrooms import SECRET, keydesk, open_room, room
+from retention_pipeline_tests.seams import Seams
 
 __all__ = ["keydesk", "room"]
 
@@ -237,6 +240,28 @@ def test_a_store_that_did_not_take_the_copy_gets_it_with_the_sealing_of_the_audi
         assert sealed.code != 0
     room.done("audit", "seal")
     assert [copy["generation"] for copy in room.copies()] == [1, 2]
+
+
+def test_a_copy_that_was_overtaken_while_it_was_written_does_not_stay(room, keydesk):
+    """What the key no longer is lies nowhere, whoever was slow."""
+    room.archive()
+    room.done("keys", "rotate", "tenant", "--reason", "r")
+    room.platform.run("UPDATE retention.key_copies SET ended_at = now() WHERE tenant_id = %s", room.tenant)
+    with room.store() as store:
+        for found in tuple(store.walk(KEY_COPIES)):
+            store.delete(found.key, found.version)
+
+        def overtake():
+            if len(list(store.walk(KEY_COPIES))) == 1:
+                rotate_root(keydesk)
+
+        with room.app() as app:
+            slow = Seams(store, after={"put_once": overtake}, before={"close": lambda: None})
+            copy_keys(app.key_copies(), lambda *_: slow, room.tenant)
+    room.done("keys", "export")
+    assert [(c["generation"], bytes.fromhex(c["ciphertext"])) for c in room.copies()] == [
+        (generation, wrapped) for generation, _, wrapped, _ in room.wrapped()
+    ]
 
 
 def test_the_copies_follow_to_a_new_store_and_stay_in_the_old_one(room):
