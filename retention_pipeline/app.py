@@ -34,11 +34,13 @@ from retention_pipeline.model.outcome import Counts
 from retention_pipeline.model.people import Tenant, TenantCount
 from retention_pipeline.model.ports import KeyProvider, ObjectStore
 from retention_pipeline.model.profile import LockMode, Profile, Provider, Readiness
+from retention_pipeline.model.scrub import SLICES, Integrity, ScrubResult
 from retention_pipeline.postgres import (
     archive_lives,
     attempts,
     credentials,
     egress_settings,
+    integrity,
     oversight,
     people,
     profiles,
@@ -51,9 +53,11 @@ from retention_pipeline.postgres.key_desk import PostgresKeyDesk
 from retention_pipeline.postgres.object_locks import PostgresLockReminders
 from retention_pipeline.postgres.records import PostgresRecords
 from retention_pipeline.postgres.restore import PostgresRestorer
+from retention_pipeline.postgres.scrub import PostgresScrub
 from retention_pipeline.postgres.session import Cursor, Limits, Session
 from retention_pipeline.postgres.source import PostgresSource
 from retention_pipeline.postgres.tenant_keys import TenantKeys
+from retention_pipeline.postgres.unknown_objects import PostgresUnknownObjects
 from retention_pipeline.settings import KMS_CREDENTIALS, KmsSettings, Settings, read_private
 from retention_pipeline.stages import restoration
 from retention_pipeline.stages.eligibility import Brake
@@ -63,6 +67,8 @@ from retention_pipeline.stages.key_copies import CopyReport, copy_keys
 from retention_pipeline.stages.manifest import ReadManifest
 from retention_pipeline.stages.object_locks import AT_ONCE, Settled, settle
 from retention_pipeline.stages.reconcile import Bounds, Reconciliation, RunResult
+from retention_pipeline.stages.scrub import Scrub, ScrubBounds
+from retention_pipeline.stages.unknown_objects import Removal, RemovalResult
 from retention_pipeline.stages.world import EVERY_STEP, Step, World
 from retention_pipeline.storage.filesystem import FilesystemStore
 from retention_pipeline.storage.keys import checked_prefix
@@ -367,6 +373,54 @@ class App:
             bounds=bounds,
             as_of=as_of,
         )()
+
+    def scrub(
+        self,
+        tenant: TenantId,
+        *,
+        run: str,
+        slices: int = SLICES,
+        only: int | None = None,
+        bounds: ScrubBounds = ScrubBounds(),  # noqa: B008  a frozen value
+        progress: Callable[[Counts], None] = lambda _: None,
+    ) -> ScrubResult:
+        """List a tenant's stores, read a part of its archives again, and say what is not what it must be (A19)."""
+        return Scrub(
+            records=self._scrub_records(),
+            stores=self.store,
+            keys=self.tenant_keys(),
+            tenant=tenant,
+            run=run,
+            slices=slices,
+            only=only,
+            bounds=bounds,
+            progress=progress,
+        )()
+
+    def remove_unknown(
+        self, tenant: TenantId, *, run: str, apply: bool = False, approval: str | None = None, limit: int = 10_000
+    ) -> RemovalResult:
+        """Count the objects that no record names; with `apply` and an approval, remove those that were seen a day ago (A19)."""
+        return Removal(
+            scrub=self._scrub_records(),
+            unknown=PostgresUnknownObjects(session=self._session("scrub", self.settings.need_worker_url)),
+            records=self.records(),
+            stores=self.store,
+            tenant=tenant,
+            run=run,
+            apply=apply,
+            approval=approval,
+            limit=limit,
+        )()
+
+    def integrity(self, tenant: TenantId) -> Integrity:
+        """How sure one may be of a tenant's archives, as the person who calls (A19)."""
+        with self.operator().transaction(tenant, snapshot=True, read_only=True) as cursor:
+            return integrity.report(cursor, tenant)
+
+    def _scrub_records(self) -> PostgresScrub:
+        readers = self._session("reading", self.settings.need_worker_url, Limits(idle=READING_MS))
+        return PostgresScrub(session=self._session("scrub", self.settings.need_worker_url), readers=readers)
 
     def archive_lives(self, tenant: TenantId) -> list[ArchiveLife]:
         """A tenant's archives, the newest first, at most 1,000: until when each stays, and what keeps it."""

@@ -23,6 +23,7 @@ COMMANDS: Final = {
     "grant": "retention_pipeline.cli.grant:grant",
     "hold": "retention_pipeline.cli.hold:hold",
     "inspect": "retention_pipeline.cli.inspect:inspect",
+    "integrity": "retention_pipeline.cli.integrity:integrity",
     "inventory": "retention_pipeline.cli.inventory:inventory",
     "keyring": "retention_pipeline.cli.keyring:keyring",
     "keys": "retention_pipeline.cli.keys:keys",
@@ -31,6 +32,7 @@ COMMANDS: Final = {
     "reconcile": "retention_pipeline.cli.reconcile:reconcile",
     "recovery": "retention_pipeline.cli.recovery:recovery",
     "restore": "retention_pipeline.cli.restore:restore",
+    "scrub": "retention_pipeline.cli.scrub:scrub",
     "secret": "retention_pipeline.cli.secret:secret",
     "store": "retention_pipeline.cli.store:store",
 }

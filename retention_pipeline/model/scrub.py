@@ -212,12 +212,14 @@ class UnknownObject:
 
     Args:
         id: what people and events call it.
+        was_tried: whether an attempt has its key, though not its version.
     """
 
     id: str
     profile_generation: int
     key: ObjectKey = field(repr=False)
     version: ObjectVersion = field(repr=False)
+    was_tried: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,14 +1,13 @@
 """The records of scrubbing, behind the port `ScrubRecords` (SPEC A19).
 
-- What a store lists is set beside the records a page at a time, both ways; neither list is ever held whole.
-- A reader shares an archive's lock: its object does not go while it is read, and an end that began is no finding (F15, F20).
+A reader shares an archive's lock: its object does not go while it is read, and an end that began is no finding (F15, F20).
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from psycopg import sql
 from psycopg.types.json import Jsonb
@@ -30,19 +29,11 @@ from retention_pipeline.model.scrub import (
     Tally,
     Verdict,
 )
-from retention_pipeline.postgres import attempts, integrity, oversight
+from retention_pipeline.postgres import attempts, integrity, oversight, store_lists
 from retention_pipeline.postgres.session import Cursor, Session, one, rows
+from retention_pipeline.postgres.store_lists import STANDING
 
 LEASE_SECONDS: Final = 900
-KEEP_UNKNOWN: Final = 10_000
-"""How many unknown objects of a tenant are kept on record; a bucket that is shared with others may have any number."""
-_LONGEST: Final = 2_000
-"""Bytes of a key with its version that are kept on record; an index takes no more."""
-
-STANDING: Final = """a.tenant_id = %(tenant)s::text AND a.verified_at IS NOT NULL AND a.object_deleted_at IS NULL
-  AND a.state IN ('source_deleted', 'superseded') AND a.expiring_at IS NULL AND a.object_version IS NOT NULL"""
-"""Archives that must be there: proven once, not in flight, and their end has not begun."""
-
 _NOW = sql.SQL("SELECT clock_timestamp()")
 _POSITION = sql.SQL("SELECT point, archive::text FROM retention.scrub_positions WHERE tenant_id = %(tenant)s::text")
 _MOVE = sql.SQL("""
@@ -81,65 +72,6 @@ ON CONFLICT (attempt_id) DO UPDATE SET verdict = EXCLUDED.verdict, code = EXCLUD
   at = clock_timestamp(), proven_at = coalesce(EXCLUDED.proven_at, s.proven_at),
   since = CASE WHEN s.verdict = EXCLUDED.verdict THEN s.since ELSE clock_timestamp() END
 RETURNING (SELECT verdict FROM before)
-""")
-# A place is what a profile says of it; generations that differ in their period alone are one place, opened by the newest secret.
-_PLACES = sql.SQL("""
-SELECT max(p.generation), array_agg(p.generation ORDER BY p.generation) FROM retention.profiles AS p
-WHERE p.tenant_id = %(tenant)s::text GROUP BY p.provider, p.configuration
-HAVING bool_or(p.generation = (SELECT max(q.generation) FROM retention.profiles AS q WHERE q.tenant_id = %(tenant)s::text)
-  OR EXISTS (SELECT FROM retention.attempts AS a WHERE a.tenant_id = p.tenant_id AND a.profile_generation = p.generation
-    AND a.object_version IS NOT NULL AND a.object_deleted_at IS NULL))
-ORDER BY 1
-""")
-_LISTED = "unnest(%(keys)s::text[], %(versions)s::text[], %(sizes)s::bigint[]) AS n (key, version, size)"
-_UNKNOWN = sql.SQL("SELECT key, version, size FROM " + _LISTED + " WHERE NOT retention.is_named(key, version)")
-_SEEN = sql.SQL(
-    """
-UPDATE retention.unknown_objects AS u SET last_run = %(run)s::text, object_size = n.size
-FROM """
-    + _LISTED
-    + """
-WHERE u.tenant_id = %(tenant)s::text AND u.profile_generation = ANY(%(generations)s::integer[])
-  AND u.object_key = n.key AND u.object_version = n.version
-"""
-)
-_NEW = sql.SQL(
-    """
-INSERT INTO retention.unknown_objects (tenant_id, profile_generation, object_key, object_version, object_size, last_run)
-SELECT %(tenant)s::text, %(newest)s::integer, n.key, n.version, n.size, %(run)s::text FROM """
-    + _LISTED
-    + """
-WHERE NOT EXISTS (SELECT FROM retention.unknown_objects AS u WHERE u.tenant_id = %(tenant)s::text
-    AND u.profile_generation = ANY(%(generations)s::integer[]) AND u.object_key = n.key AND u.object_version = n.version)
-LIMIT greatest(0, %(keep)s::bigint - (SELECT count(*) FROM retention.unknown_objects WHERE tenant_id = %(tenant)s::text))
-ON CONFLICT DO NOTHING RETURNING id::text
-"""
-)
-_THROUGH = sql.SQL(
-    """
-SELECT max(a.object_key COLLATE "C") FROM """
-    + _LISTED
-    + """ JOIN retention.attempts AS a ON a.object_key = n.key
-WHERE a.tenant_id = %(tenant)s::text AND a.profile_generation = ANY(%(generations)s::integer[])
-"""
-)
-_ABSENT = (
-    "SELECT a.id::text FROM retention.attempts AS a WHERE "
-    + STANDING
-    + """ AND a.profile_generation = ANY(%(generations)s::integer[])
-  AND (%(after)s::text IS NULL OR a.object_key COLLATE "C" > %(after)s::text COLLATE "C")"""
-)
-_BETWEEN = sql.SQL(
-    _ABSENT
-    + """ AND a.object_key COLLATE "C" <= %(through)s::text COLLATE "C"
-  AND (a.object_key, a.object_version) NOT IN (SELECT n.key, n.version FROM """
-    + _LISTED
-    + ') ORDER BY a.object_key COLLATE "C"'
-)
-_BEHIND = sql.SQL(_ABSENT + ' ORDER BY a.object_key COLLATE "C" LIMIT %(limit)s::bigint')
-_FORGET_GONE = sql.SQL("""
-DELETE FROM retention.unknown_objects WHERE tenant_id = %(tenant)s::text
-  AND profile_generation = ANY(%(generations)s::integer[]) AND last_run <> %(run)s::text
 """)
 _RUN = sql.SQL("""
 INSERT INTO retention.scrub_runs (tenant_id, run, slice, slices, finished, archives, bytes, verdicts, listed, listed_whole,
@@ -259,54 +191,24 @@ class PostgresScrub:
     def places(self, tenant: TenantId) -> list[Place]:
         """Every store in which the tenant has objects, and the newest."""
         with self.session.transaction(tenant, read_only=True) as cursor:
-            found = rows(cursor, _PLACES, {"tenant": tenant})
-        return [Place(newest=row[0], generations=tuple(row[1])) for row in found]
+            return store_lists.places(cursor, tenant)
 
     def compare(
         self, tenant: TenantId, place: Place, page: Sequence[StoredVersion], after: ObjectKey | None, *, run: str
     ) -> Compared:
         """Set a page of a store's list beside the records, both ways, and keep what no record names, audited once."""
-        readable = [stored for stored in page if _can_be_kept(stored)]
         with self.session.transaction(tenant) as cursor:
-            at = {"tenant": tenant, "generations": list(place.generations), "newest": place.newest, "run": run}
-            listed = {**at, **_columns([(s.key, s.version, s.size) for s in readable]), "after": after}
-            unknown = rows(cursor, _UNKNOWN, listed)
-            new = self._keep(cursor, tenant, {**at, **_columns(unknown)}, run) if unknown else 0
-            cursor.execute(_THROUGH, listed)
-            through = one(cursor)[0]
-            absent = rows(cursor, _BETWEEN, {**listed, "through": through}) if through else []
-        return Compared(
-            unknown=len(unknown) + len(page) - len(readable),
-            new=new,
-            absent=tuple(AttemptId(row[0]) for row in absent),
-            through=through,
-        )
-
-    def _keep(self, cursor: Cursor, tenant: TenantId, unknown: dict[str, Any], run: str) -> int:
-        cursor.execute(_SEEN, unknown)
-        new = rows(cursor, _NEW, {**unknown, "keep": KEEP_UNKNOWN})
-        if new:
-            oversight.audit(
-                cursor,
-                tenant,
-                actor="worker",
-                kind="scrub.unknown",
-                outcome="integrity",
-                run=run,
-                subjects=[(row[0], Code.OBJECT_UNKNOWN) for row in new],
-            )
-        return len(new)
+            return store_lists.compare(cursor, tenant, place, page, after, run=run)
 
     def behind(self, tenant: TenantId, place: Place, after: ObjectKey | None, limit: int) -> tuple[AttemptId, ...]:
         """Archives whose keys come after the last one that a store listed."""
-        wanted = {"tenant": tenant, "generations": list(place.generations), "after": after, "limit": limit}
         with self.session.transaction(tenant, read_only=True) as cursor:
-            return tuple(AttemptId(row[0]) for row in rows(cursor, _BEHIND, wanted))
+            return store_lists.behind(cursor, tenant, place, after, limit)
 
     def forget_gone(self, tenant: TenantId, place: Place, *, run: str) -> None:
         """Unknown objects that the run did not see are not there any more."""
         with self.session.transaction(tenant) as cursor:
-            cursor.execute(_FORGET_GONE, {"tenant": tenant, "generations": list(place.generations), "run": run})
+            store_lists.forget_gone(cursor, tenant, place, run=run)
 
     # -- the end ----------------------------------------------------------------------------------------------------------
 
@@ -340,20 +242,3 @@ class PostgresScrub:
 
 def _move(cursor: Cursor, tenant: TenantId, position: Position) -> None:
     cursor.execute(_MOVE, {"tenant": tenant, "point": position.point, "archive": position.archive})
-
-
-def _columns(listed: Sequence[Sequence[Any]]) -> dict[str, Any]:
-    return {
-        "keys": [entry[0] for entry in listed],
-        "versions": [entry[1] for entry in listed],
-        "sizes": [entry[2] for entry in listed],
-    }
-
-
-def _can_be_kept(stored: StoredVersion) -> bool:
-    """Whether a table takes a stranger's name; whatever we named ourselves it takes."""
-    name = stored.key + stored.version
-    try:
-        return len(name.encode()) <= _LONGEST and "\0" not in name
-    except UnicodeEncodeError:  # a file's name may be any bytes
-        return False

@@ -29,6 +29,8 @@ from retention_pipeline.storage.keys import checked_folder, checked_key, checked
 
 _MARK: Final = "@"
 _INCOMING: Final = ".incoming"
+_STRANGER: Final = ""
+"""In the place of a version, for a plain file that somebody else left here; it can be read and deleted, never written."""
 _TAKEN: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST})
 
 
@@ -85,11 +87,11 @@ class FilesystemStore:
     @contextmanager
     def read(self, key: ObjectKey, version: ObjectVersion) -> Iterator[ByteStream]:
         """Open exactly this version as a stream."""
-        place = _place(key)
         with folders.faults():
             try:
-                with self._opened(*place) as folder:
-                    handle = folders.opened_file(folder, _generation(version))
+                *way, name = _file(key, version)
+                with self._opened(*way) as folder:
+                    handle = folders.opened_file(folder, name)
             except FileNotFoundError:
                 raise _missing() from None
         try:
@@ -123,6 +125,10 @@ class FilesystemStore:
         with folders.faults(), ExitStack() as stack:
             try:
                 parent = stack.enter_context(self._opened(*place[:-1]))
+                if version == _STRANGER:
+                    os.unlink(key.split("/")[-1], dir_fd=parent)
+                    os.fsync(parent)
+                    return Deletion.DELETED
                 folder = stack.enter_context(folders.opened(parent, place[-1]))
                 os.unlink(_generation(version), dir_fd=folder)
             except FileNotFoundError:
@@ -234,6 +240,11 @@ def _place(key: str) -> tuple[str, ...]:
     return (*parents, last + _MARK)
 
 
+def _file(key: str, version: str) -> tuple[str, ...]:
+    """The way to an object's one file."""
+    return tuple(checked_key(key).split("/")) if version == _STRANGER else (*_place(key), _generation(version))
+
+
 def _generation(version: str) -> str:
     """A version that this store never made is one that it does not have."""
     if len(version) != 32 or not set(version) <= set("0123456789abcdef"):
@@ -253,7 +264,7 @@ def _walk(folder: int, path: str) -> Iterator[StoredVersion]:
             continue
         with suppress(FileNotFoundError):
             if not stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
-                yield _entry(folder, name, path + name, "")  # a stranger's: no version is called so
+                yield _entry(folder, name, path + name, _STRANGER)
                 continue
             with folders.opened(folder, name) as below:
                 if name.endswith(_MARK):
