@@ -42,6 +42,7 @@ SAFEGUARDS: Final = {
     "audit": _ACTS,
     "bind_late_hold": "hold_events",
     "destroyed_keys": "hold_events",
+    "follow_generations": "profiles secrets",
     "goes_forward": "attempts",
     "good_approval": "approval_uses",
     "guard_archive_life": "attempts",

@@ -171,3 +171,47 @@ def test_nobody_acknowledges_another_tenants_preflight(shared, platform, admin):
             "INSERT INTO retention.acknowledgements (tenant_id, preflight_id, reason) VALUES (%s, %s, 'r')",
             [platform.tenant, theirs],
         )
+
+
+def test_who_gives_permissions_takes_that_one_from_nobody_but_others(platform, admin):
+    """G3: in plain SQL neither, so that one administrator is always left."""
+    take = "INSERT INTO retention.grant_events (tenant_id, principal, permission, action) VALUES (%s, %s, %s, 'remove')"
+    for scope in (platform.tenant, "*"):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            admin.execute(take, [scope, "admin", "workflow_retention:grant"])
+    admin.execute(take, [platform.tenant, "clerk", "workflow_retention:grant"])
+
+
+def test_egress_is_no_tenants_to_have_in_plain_sql(platform, admin):
+    """A14, G3."""
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        admin.execute(
+            "INSERT INTO retention.grant_events (tenant_id, principal, permission, action) VALUES (%s, 'clerk', %s, 'add')",
+            [platform.tenant, "workflow_retention:egress"],
+        )
+
+
+@pytest.mark.parametrize("scope", ["no such tenant", "", None])
+def test_a_denial_is_recorded_for_a_tenant_in_whose_name_it_happened(shared, platform, scope):
+    """G3: nobody opens a chain of their own in the audit record."""
+    deny = "SELECT retention.audit_denial(%s, 'p', 'c', 'c')"
+    with as_login(shared, platform, "clerk") as clerk:
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            clerk.execute(deny, [scope])
+        clerk.execute("SELECT set_config('retention.tenant_id', %s, false)", [scope])
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            clerk.execute(deny, [scope])
+
+
+@pytest.mark.parametrize("generation", [0, 7, 2**31 - 1])
+@pytest.mark.parametrize("table", ["profiles", "secrets"])
+def test_no_generation_is_left_out(shared, admin, platform, table, generation):
+    """A12, A13: after the last one there would be no next."""
+    insert = {
+        "profiles": "INSERT INTO retention.profiles (tenant_id, generation, provider, configuration, archive_retention_days)"
+        " VALUES (%s, %s, 'filesystem', '{}', 0)",
+        "secrets": "INSERT INTO retention.secrets (tenant_id, id, generation, key_id, ciphertext)"
+        " VALUES (%s, '0b7c3c3e-0000-4000-8000-000000000000', %s, 'k', '')",
+    }[table]
+    with pytest.raises(psycopg.errors.CheckViolation):
+        admin.execute(insert, [platform.tenant, generation])

@@ -36,6 +36,51 @@ BEGIN
   END LOOP;
 END $$;
 
+-- A generation follows the one before it: after the last number there would be no next.
+CREATE FUNCTION retention.follow_generations() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  follows boolean;
+BEGIN
+  IF TG_TABLE_NAME = 'profiles' THEN
+    SELECT EXISTS (SELECT FROM retention.profiles AS p WHERE p.tenant_id = NEW.tenant_id
+      AND p.generation = NEW.generation - 1) INTO follows;
+  ELSE
+    SELECT EXISTS (SELECT FROM retention.secrets AS s WHERE s.tenant_id = NEW.tenant_id AND s.id = NEW.id
+      AND s.generation = NEW.generation - 1) INTO follows;
+  END IF;
+  IF NEW.generation > 1 AND NOT follows THEN
+    RAISE EXCEPTION 'a generation is left out' USING ERRCODE = '23514';
+  END IF;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER follow_generations AFTER INSERT ON retention.profiles
+FOR EACH ROW EXECUTE FUNCTION retention.follow_generations();
+CREATE TRIGGER follow_generations AFTER INSERT ON retention.secrets
+FOR EACH ROW EXECUTE FUNCTION retention.follow_generations();
+
+-- Plain SQL takes no more than the command line: an administrator is always left, and egress is no tenant's to have.
+ALTER POLICY operator_grants ON retention.grant_events WITH CHECK (
+  actor = session_user
+  AND NOT (permission = 'workflow_retention:grant' AND action = 'remove' AND principal = session_user)
+  AND NOT (permission = 'workflow_retention:egress' AND action = 'add' AND tenant_id <> '*')
+  AND CASE tenant_id WHEN '*' THEN (SELECT retention.permitted_everywhere('workflow_retention:grant'))
+    ELSE tenant_id = (SELECT retention.current_tenant()) AND (SELECT retention.permitted('workflow_retention:grant')) END);
+
+-- A denial belongs to the installation, or to the tenant in whose name it happened: nobody opens a chain of events of their own.
+CREATE OR REPLACE FUNCTION retention.audit_denial(tenant text, wanted text, command text, correlation text) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+BEGIN
+  IF tenant IS DISTINCT FROM '*' AND (tenant IS DISTINCT FROM retention.current_tenant()
+    OR NOT EXISTS (SELECT FROM retention.tenant_directory() AS d WHERE d.id = tenant)) THEN
+    RAISE EXCEPTION 'a denial is for the tenant of its transaction' USING ERRCODE = '42501';
+  END IF;
+  INSERT INTO retention.audit_events (tenant_id, actor, kind, subject, outcome, code, correlation, details)
+  VALUES (tenant, session_user, 'denied', left(command, 64), 'denied', 'RETENTION_PERMISSION_DENIED', left(correlation, 64),
+          jsonb_build_object('permission', left(wanted, 64)));
+END $$;
+
 -- Numbers are accepted for the tenant that they were counted for.
 ALTER TABLE retention.preflights ADD UNIQUE (tenant_id, id);
 ALTER TABLE retention.acknowledgements ADD FOREIGN KEY (tenant_id, preflight_id) REFERENCES retention.preflights (tenant_id, id);
@@ -214,6 +259,7 @@ FOR EACH STATEMENT EXECUTE FUNCTION retention.refuse_change();
 -- What the definer functions need, and no more.
 GRANT SELECT ON retention.approvals, retention.approval_uses, retention.receipts TO retention_counter;
 GRANT CREATE ON SCHEMA retention TO retention_counter;
+ALTER FUNCTION retention.follow_generations() OWNER TO retention_counter;
 ALTER FUNCTION retention.stamp() OWNER TO retention_counter;
 ALTER FUNCTION retention.approved(text, uuid, text, text, text) OWNER TO retention_counter;
 ALTER FUNCTION retention.require_good_approval() OWNER TO retention_counter;
