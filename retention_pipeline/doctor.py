@@ -13,8 +13,10 @@ from typing import Final
 
 from retention_pipeline import clock
 from retention_pipeline.app import App
+from retention_pipeline.audit import PURPOSE
 from retention_pipeline.catalog.check import Severity as FaultSeverity
 from retention_pipeline.catalog.check import check as compare
+from retention_pipeline.envelope.wraps import KEY_SIZE
 from retention_pipeline.errors import Code, RetentionError
 from retention_pipeline.model.diagnosis import Ailment, Check, Diagnosis, Severity, error, failure, warning
 from retention_pipeline.model.ids import TenantId
@@ -36,6 +38,8 @@ SKEW_WARNS: Final = 5.0
 SKEW_FAILS: Final = 60.0
 """Seconds between two clocks: rules use the database's alone, but people, signatures and certificates use the others."""
 
+_NOBODY: Final = TenantId("nobody")
+"""Whose key is wrapped to see whether that works."""
 _ELSEWHERE: Final = "Nothing, where another machine has it; run `retention doctor` there."
 
 
@@ -175,7 +179,9 @@ class Doctor:
 
     def _keyring(self) -> Iterator[Diagnosis]:
         try:
-            self.app.keyring().current()
+            provider = self.app.key_provider()
+            provider.unwrap(_NOBODY, 1, provider.wrap(_NOBODY, 1, bytes(KEY_SIZE)))
+            provider.mac_key(PURPOSE)
         except RetentionError as failed:
             if failed.code is Code.KEYRING_MISSING and self.app.settings.worker_url is None:
                 yield _not_here("The keyring", "keyring")
@@ -200,6 +206,7 @@ class Doctor:
             )
             remedy = "Restore the keyring that was in use when they were made: their archives can't be read without."
             yield error(Ailment.KEY_UNUSABLE, sentence, remedy)
+        yield from self._of_tenant(examine_tenant.keys, tenant)
 
     def _egress(self) -> Iterator[Diagnosis]:
         if self.app.settings.worker_url is None:

@@ -13,7 +13,9 @@ from retention_pipeline.postgres.session import Cursor, one, rows
 STUCK_MINUTES: Final = 60
 ABANDONED_HOURS: Final = 24
 UNSEALED_MINUTES: Final = 30
-"""After these, somebody should look; a run, a lease and a sealing are far shorter."""
+UNCOPIED_MINUTES: Final = 60
+UNFINISHED_MINUTES: Final = 60
+"""After these, somebody should look; a run, a lease, a sealing, a copy and a destruction are far shorter."""
 
 _STUCK = sql.SQL("""
 SELECT count(*), max(clock_timestamp() - intended_at) FROM retention.attempts
@@ -33,6 +35,18 @@ WHERE oldest_seconds > 60.0 * %(minutes)s AND (%(tenant)s::text IS NULL OR tenan
 _KEYS = sql.SQL(
     "SELECT key_id FROM retention.tenant_keys WHERE tenant_id = %(tenant)s AND destroyed_at IS NULL ORDER BY generation"
 )
+_COPIES = sql.SQL("""
+SELECT (SELECT count(*) FROM retention.key_copies_due AS d JOIN retention.tenant_keys AS k ON k.key_id = d.key_id
+    WHERE d.tenant_id = %(tenant)s AND k.wrapped_at < clock_timestamp() - make_interval(mins => %(minutes)s)),
+  (SELECT count(*) FROM retention.key_copies_stale AS s JOIN retention.key_copies AS c ON c.id = s.id
+    JOIN retention.tenant_keys AS k ON k.key_id = c.key_id WHERE s.tenant_id = %(tenant)s
+    AND coalesce(k.destroyed_at, k.wrapped_at) < clock_timestamp() - make_interval(mins => %(minutes)s))
+""")
+_UNFINISHED = sql.SQL("""
+SELECT EXISTS (SELECT FROM retention.key_destructions AS d JOIN retention.tenant_keys AS k
+  ON k.tenant_id = d.tenant_id AND k.generation <= d.through_generation AND k.destroyed_at IS NULL
+  WHERE d.tenant_id = %(tenant)s AND d.at < clock_timestamp() - make_interval(mins => %(minutes)s))
+""")
 
 
 def attempts(cursor: Cursor, tenant: TenantId) -> Iterator[Diagnosis]:
@@ -64,6 +78,20 @@ def unsealed(cursor: Cursor, tenant: TenantId | None) -> Iterator[Diagnosis]:
         sentence = f"{events} audit event(s) of {chains} chain(s) wait for their seal; the oldest longer than"
         remedy = "Run `retention audit seal`, and see that its schedule is switched on."
         yield warning(Code.AUDIT_SEALING_BEHIND, f"{sentence} {UNSEALED_MINUTES} minutes.", remedy)
+
+
+def keys(cursor: Cursor, tenant: TenantId) -> Iterator[Diagnosis]:
+    """Copies of wrapped keys beside the archives, and destructions that were begun; as the worker."""
+    cursor.execute(_COPIES, {"tenant": tenant, "minutes": UNCOPIED_MINUTES})
+    missing, left = one(cursor)
+    if missing or left:
+        sentence = f"{missing} wrapped key(s) lack a copy beside the archives, and {left} old copies were not removed."
+        remedy = "Run `retention keys export`, and mend what it names."
+        yield warning(Ailment.KEY_UNCOPIED, sentence, remedy)
+    cursor.execute(_UNFINISHED, {"tenant": tenant, "minutes": UNFINISHED_MINUTES})
+    if one(cursor)[0]:
+        sentence = "The destruction of this tenant's keys was begun and is not finished; nothing new is archived."
+        yield warning(Ailment.KEY_DESTRUCTION_UNFINISHED, sentence, "Run `retention keys destroy … --apply` again.")
 
 
 def key_ids(cursor: Cursor, tenant: TenantId) -> tuple[str, ...]:

@@ -293,6 +293,33 @@ def test_nothing_of_keys_is_shown(room, keydesk):
     assert not [value for row in kept for value in row if value and value in told]
 
 
+def ailments(room):
+    found = {entry["code"].removeprefix("RETENTION_DOCTOR_") for entry in room.call("doctor").json["findings"]}
+    return {code for code in found if "KEY" in code}
+
+
+def test_the_doctor_sees_a_key_without_its_copy_and_a_destruction_without_its_end(room, keydesk):
+    """O3: after an hour; until then runs and the sealing try again."""
+    room.archive()
+    with without_store(keydesk):
+        room.call("keys", "rotate", "tenant", "--reason", "r")
+    assert ailments(room) == set()
+    age = "UPDATE retention.tenant_keys SET wrapped_at = now() - interval '2 h' WHERE tenant_id = %s"
+    room.platform.run(age, room.tenant)
+    assert ailments(room) == {"KEY_UNCOPIED"}
+    room.done("keys", "export")
+    assert ailments(room) == set()
+    with without_store(keydesk):
+        words = ("--reason", "r", "--confirm", room.alias, "--archives-too", "--apply")
+        assert room.call("keys", "destroy", *words).error == "RETENTION_KEY_COPIES_LEFT"
+    room.platform.run(
+        "UPDATE retention.key_destructions SET at = now() - interval '2 h' WHERE tenant_id = %s", room.tenant
+    )
+    assert ailments(room) == {"KEY_UNCOPIED", "KEY_DESTRUCTION_UNFINISHED"}
+    room.done("keys", "destroy", *words)
+    assert ailments(room) == set()
+
+
 # -- the database asks for the permission itself ---------------------------------------------------------------------------
 
 ACTS = {
