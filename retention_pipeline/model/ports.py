@@ -53,6 +53,14 @@ class Finding:
     remedy: str
 
 
+class ObjectReader(Protocol):
+    """As much of a store as reading needs."""
+
+    def read(self, key: ObjectKey, version: ObjectVersion) -> AbstractContextManager[ByteStream]:
+        """Open exactly this version as a stream, or raise `Integrity(OBJECT_MISSING)`."""
+        ...
+
+
 class ObjectStore(Protocol):
     """A write-once store of one tenant's archive objects (SPEC A5, A6, A11, A15).
 

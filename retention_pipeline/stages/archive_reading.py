@@ -71,14 +71,11 @@ def _is_locked(store: ObjectStore, archive: StoredArchive) -> bool:
 
 
 class _Watched:
-    """A store of one object, which notes whether its bytes are those that were recorded."""
+    """Reads one object, and notes whether its bytes are those that were recorded."""
 
     def __init__(self, store: ObjectStore, stored: StoredObject) -> None:
         self._store, self._stored = store, stored
         self.same = False
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._store, name)
 
     @contextmanager
     def read(self, key: ObjectKey, version: ObjectVersion) -> Iterator[ByteStream]:

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from retention_pipeline.envelope.identity import Identity
 from retention_pipeline.envelope.open import open_envelope
 from retention_pipeline.model.archive import MANIFEST_FORMAT, Attempt, AttemptState, StoredObject, VerifiedObject
-from retention_pipeline.model.ports import ObjectStore
+from retention_pipeline.model.ports import ObjectReader
 
 Keys = Callable[[str], bytes]
 Sink = Callable[[bytes], object]
 
 
-def verify(store: ObjectStore, stored: StoredObject, keys: Keys, *, sink: Sink | None = None) -> VerifiedObject:
+def verify(store: ObjectReader, stored: StoredObject, keys: Keys, *, sink: Sink | None = None) -> VerifiedObject:
     """Prove that this very version opens as this very instance's archive.
 
     Args:
