@@ -2,13 +2,12 @@
 
 import click
 
+from retention_pipeline.cli.approving import approve_now
 from retention_pipeline.cli.common import Call, pass_call
-from retention_pipeline.cli.reconcile import APPROVAL_LASTS
 from retention_pipeline.errors import Code, Refused, UsageFault
-from retention_pipeline.governance.approval import ApprovalRequest, Kind
 from retention_pipeline.model.ids import InstanceId
 from retention_pipeline.model.people import Job, Permission
-from retention_pipeline.postgres import approvals, holds
+from retention_pipeline.postgres import holds
 
 
 @click.command()
@@ -28,19 +27,9 @@ def archive(call: Call, instance: str, apply: bool, reason: str | None) -> None:
     """
     call.require(Permission.ARCHIVE)
     tenant = call.tenant.id
-    approval = None
     with call.app.operator().transaction(tenant) as cursor:
         known: InstanceId = holds.resolve(cursor, instance)
-        if apply:
-            request = ApprovalRequest(
-                job=Job.ARCHIVE,
-                kind=Kind.SINGLE_USE,
-                subject=known,
-                max_items=1,
-                lasts=APPROVAL_LASTS,
-                reason=reason or "archive --apply",
-            )
-            approval = approvals.approve(cursor, tenant, request).id
+    approval = approve_now(call, Job.ARCHIVE, subject=known, reason=reason) if apply else None
     try:
         result = call.app.archive_one(tenant, known, run=call.correlation, apply=apply, approval=approval)
     except UsageFault as error:

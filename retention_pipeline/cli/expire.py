@@ -4,13 +4,12 @@ import click
 from rich.console import Group
 from rich.text import Text
 
+from retention_pipeline.cli.approving import approve_now
 from retention_pipeline.cli.common import Call, pass_call, table
-from retention_pipeline.cli.reconcile import APPROVAL_LASTS
 from retention_pipeline.errors import Code, UsageFault
-from retention_pipeline.governance.approval import ApprovalRequest, Kind
 from retention_pipeline.model.expiry import DueInventory
 from retention_pipeline.model.people import Job, Permission
-from retention_pipeline.postgres import approvals, archive_lives
+from retention_pipeline.postgres import archive_lives
 from retention_pipeline.stages.expiry import ExpiryResult
 from retention_pipeline.stages.reconcile import Bounds
 
@@ -53,18 +52,7 @@ def expire(call: Call, apply: bool, acknowledge: bool, reason: str | None, limit
         looked = call.app.expire(tenant, run=call.correlation)
         with call.app.operator().transaction(tenant) as cursor:
             archive_lives.acknowledge(cursor, tenant, looked.found, str(reason))
-    approval = None
-    if apply:
-        request = ApprovalRequest(
-            job=Job.EXPIRE,
-            kind=Kind.SINGLE_USE,
-            subject=None,
-            max_items=limit,
-            lasts=APPROVAL_LASTS,
-            reason=reason or "expire --apply",
-        )
-        with call.app.operator().transaction(tenant) as cursor:
-            approval = approvals.approve(cursor, tenant, request).id
+    approval = approve_now(call, Job.EXPIRE, max_items=limit, reason=reason) if apply else None
     with call.progress("end archives" if apply else "look") as progress:
         result = call.app.expire(
             tenant,

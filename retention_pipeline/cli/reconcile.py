@@ -1,20 +1,16 @@
 """`retention reconcile`: the periodic run of one tenant, a preflight unless told otherwise (SPEC W6, W7, W10)."""
 
-from datetime import timedelta
-
 import click
 from rich.console import Group
 from rich.text import Text
 
+from retention_pipeline.cli.approving import approve_now
 from retention_pipeline.cli.common import Call, pass_call, table
 from retention_pipeline.cli.inventory import notes as inventory_notes
 from retention_pipeline.errors import Code, UsageFault
-from retention_pipeline.governance.approval import ApprovalRequest, Kind
 from retention_pipeline.model.people import Job, Permission
 from retention_pipeline.postgres import approvals
 from retention_pipeline.stages.reconcile import Bounds, RunResult
-
-APPROVAL_LASTS = timedelta(hours=1)
 
 _ACKNOWLEDGE = "Look at these numbers; if they are right, `retention reconcile --acknowledge --reason …`."
 _WAYS_ON: dict[str, str] = {
@@ -65,18 +61,7 @@ def reconcile(
         raise UsageFault(Code.USAGE, "An acknowledgement needs a reason.", remedy="Give one with --reason.")
     bounds = Bounds(batches=batches, batch=batch, seconds=seconds)
     accepted = _acknowledge(call, str(reason), bounds) if acknowledge else None
-    approval = None
-    if apply:
-        request = ApprovalRequest(
-            job=Job.RECONCILE,
-            kind=Kind.SINGLE_USE,
-            subject=None,
-            max_items=bounds.instances,
-            lasts=APPROVAL_LASTS,
-            reason=reason or "reconcile --apply",
-        )
-        with call.app.operator().transaction(tenant) as cursor:
-            approval = approvals.approve(cursor, tenant, request).id
+    approval = approve_now(call, Job.RECONCILE, max_items=bounds.instances, reason=reason) if apply else None
     with call.progress("archive, verify, delete" if apply else "look") as progress:
         result = call.app.reconcile(
             tenant, run=call.correlation, apply=apply, approval=approval, bounds=bounds, progress=progress

@@ -2,12 +2,10 @@
 
 import click
 
+from retention_pipeline.cli.approving import approve_now
 from retention_pipeline.cli.common import Call, pass_call
-from retention_pipeline.cli.reconcile import APPROVAL_LASTS
-from retention_pipeline.governance.approval import ApprovalRequest, Kind
 from retention_pipeline.model.outcome import Outcome
 from retention_pipeline.model.people import Job, Permission
-from retention_pipeline.postgres import approvals
 from retention_pipeline.postgres import recovery as letters
 
 
@@ -35,19 +33,9 @@ def cancel(call: Call, letter: str, expected_fence: int, reason: str, apply: boo
     call.require(Permission.RECOVERY_CANCEL)
     tenant, dataset = call.tenant.id, call.app.catalog.instances
     worker = call.app.worker() if apply else None
-    approval = ""
     with call.app.operator().transaction(tenant) as cursor:
         known = letters.find(cursor, dataset, letter)
-        if apply:
-            request = ApprovalRequest(
-                job=Job.RECOVERY_CANCEL,
-                kind=Kind.SINGLE_USE,
-                subject=known.id,
-                max_items=1,
-                lasts=APPROVAL_LASTS,
-                reason=reason,
-            )
-            approval = approvals.approve(cursor, tenant, request).id
+    approval = approve_now(call, Job.RECOVERY_CANCEL, subject=known.id, reason=reason) if apply else ""
     told = {"tenant": call.tenant.alias, "dead_letter": known.id}
     if worker is None:
         refusal = known.refusal(expected_fence)

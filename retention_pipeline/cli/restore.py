@@ -7,15 +7,14 @@ import click
 from rich.console import Group
 from rich.text import Text
 
+from retention_pipeline.cli.approving import approve_now
 from retention_pipeline.cli.common import Call, instant, lines, pass_call
 from retention_pipeline.cli.inspect import archive_id
-from retention_pipeline.cli.reconcile import APPROVAL_LASTS
 from retention_pipeline.errors import Code, UsageFault
-from retention_pipeline.governance.approval import ApprovalRequest, Kind
 from retention_pipeline.model.ids import AttemptId
 from retention_pipeline.model.outcome import Outcome
 from retention_pipeline.model.people import Job, Permission
-from retention_pipeline.postgres import approvals, archive_choice
+from retention_pipeline.postgres import archive_choice
 from retention_pipeline.postgres.archive_choice import Choice
 from retention_pipeline.restores import Restores, Restoring
 
@@ -129,7 +128,10 @@ def _put_back(call: Call, wanted: AttemptId, reason: str | None) -> None:
     # Opened before anything is approved: an archive that can't be read needs no approval.
     attempt, _ = call.app.open_archive(call.tenant.id, wanted)
     done = call.app.restore_into_database(
-        call.tenant.id, attempt.id, approval=_approve(call, attempt.id, reason), run=call.correlation
+        call.tenant.id,
+        attempt.id,
+        approval=approve_now(call, Job.RESTORE, subject=attempt.id, reason=reason),
+        run=call.correlation,
     )
     told = {
         "archive": done.archive,
@@ -141,19 +143,6 @@ def _put_back(call: Call, wanted: AttemptId, reason: str | None) -> None:
     call.emit({**told, "rows": done.rows_by_table}, lines({**told, "rows": sum(done.rows_by_table.values())}))
 
 
-def _approve(call: Call, archive: AttemptId, reason: str | None) -> str:
-    request = ApprovalRequest(
-        job=Job.RESTORE,
-        kind=Kind.SINGLE_USE,
-        subject=archive,
-        max_items=1,
-        lasts=APPROVAL_LASTS,
-        reason=reason or "restore --apply",
-    )
-    with call.app.operator().transaction(call.tenant.id) as cursor:
-        return approvals.approve(cursor, call.tenant.id, request).id
-
-
 def _several(call: Call, choice: Choice, limit: int, folder: Path | None, reason: str | None, *, apply: bool) -> None:
     if folder is not None and not folder.is_dir():
         raise UsageFault(Code.USAGE, "Several archives need a folder that is there.", remedy="Make it first.")
@@ -162,7 +151,9 @@ def _several(call: Call, choice: Choice, limit: int, folder: Path | None, reason
         if folder is not None:
             found = restoring.into_folder(folder)
         elif apply:
-            found = restoring.into_database(lambda archive: _approve(call, archive, reason), run=call.correlation)
+            found = restoring.into_database(
+                lambda archive: approve_now(call, Job.RESTORE, subject=archive, reason=reason), run=call.correlation
+            )
         else:
             found = restoring.look()
     changed = apply or folder is not None

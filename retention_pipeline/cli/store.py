@@ -2,12 +2,11 @@
 
 import click
 
+from retention_pipeline.cli.approving import approve_now
 from retention_pipeline.cli.common import Call, pass_call
-from retention_pipeline.cli.reconcile import APPROVAL_LASTS
-from retention_pipeline.governance.approval import ApprovalRequest, Kind
 from retention_pipeline.model.outcome import Outcome
 from retention_pipeline.model.people import Job, Permission
-from retention_pipeline.postgres import approvals, stores
+from retention_pipeline.postgres import stores
 
 
 @click.group()
@@ -33,19 +32,9 @@ def detach(call: Call, identifier: str, reason: str, apply: bool) -> None:
     call.require(Permission.ARCHIVE)
     tenant, dataset = call.tenant.id, call.app.catalog.instances
     worker = call.app.worker() if apply else None
-    approval = ""
     with call.app.operator().transaction(tenant) as cursor:
         known = stores.find(cursor, dataset, identifier)
-        if apply:
-            request = ApprovalRequest(
-                job=Job.STORE_DETACH,
-                kind=Kind.SINGLE_USE,
-                subject=known.id,
-                max_items=1,
-                lasts=APPROVAL_LASTS,
-                reason=reason,
-            )
-            approval = approvals.approve(cursor, tenant, request).id
+    approval = approve_now(call, Job.STORE_DETACH, subject=known.id, reason=reason) if apply else ""
     told = {"tenant": call.tenant.alias, "store": known.id}
     if worker is None:
         refusal = known.refusal
