@@ -5,16 +5,22 @@ import dagster as dg
 from retention_pipeline.defs.audit import audit_sealing, audit_seals, seal_audit
 from retention_pipeline.defs.expiry import archive_life
 from retention_pipeline.defs.instances import instance_archive
-from retention_pipeline.defs.jobs import expire_archives, reconcile_tenants
+from retention_pipeline.defs.jobs import expire_archives, reconcile_tenants, scrub_archives
 from retention_pipeline.defs.overview import tenant_overview
 from retention_pipeline.defs.resources import ProductResource
-from retention_pipeline.defs.schedules import daily_preflight, nightly_archive_retention, nightly_reconcile
+from retention_pipeline.defs.schedules import (
+    daily_archive_scrub,
+    daily_preflight,
+    nightly_archive_retention,
+    nightly_reconcile,
+)
+from retention_pipeline.defs.scrub import archive_care
 from retention_pipeline.defs.sensors import tenant_partitions
 
 defs = dg.Definitions(
-    assets=[tenant_overview, instance_archive, archive_life, audit_seals],
-    jobs=[reconcile_tenants, expire_archives, seal_audit],
-    schedules=[daily_preflight, nightly_reconcile, nightly_archive_retention, audit_sealing],
+    assets=[tenant_overview, instance_archive, archive_life, archive_care, audit_seals],
+    jobs=[reconcile_tenants, expire_archives, scrub_archives, seal_audit],
+    schedules=[daily_preflight, nightly_reconcile, nightly_archive_retention, daily_archive_scrub, audit_sealing],
     sensors=[tenant_partitions],
     resources={"product": ProductResource()},
     executor=dg.in_process_executor,  # a backfill takes no job of ours; a process for its one step would double its cost

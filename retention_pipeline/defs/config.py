@@ -4,13 +4,28 @@ import dagster as dg
 from pydantic import Field
 
 from retention_pipeline.errors import Code, UsageFault
+from retention_pipeline.model.scrub import SLICES
 from retention_pipeline.stages.reconcile import Bounds
+from retention_pipeline.stages.scrub import ScrubBounds
 
 STANDING = "standing"
 """In the place of an approval's id: the tenant's newest standing approval, if its gates are open."""
 
 
-class ReconcileConfig(dg.Config):
+class TenantsConfig(dg.Config):
+    """Whose turn it is."""
+
+    tenants: list[str] = Field(
+        default_factory=list,
+        description="Tenant ids, for runs without a partition (schedules). Leave it empty when you choose partitions.",
+    )
+
+    def bounds(self) -> Bounds:
+        """How much one run may do for one tenant."""
+        return Bounds()
+
+
+class ReconcileConfig(TenantsConfig):
     """How a run over workflow instances behaves."""
 
     apply: bool = Field(
@@ -20,10 +35,6 @@ class ReconcileConfig(dg.Config):
     approval: str | None = Field(
         default=None,
         description="The id that `retention approve` printed, or `standing` for schedules. Needed where apply is true.",
-    )
-    tenants: list[str] = Field(
-        default_factory=list,
-        description="Tenant ids, for runs without a partition (schedules). Leave it empty when you choose partitions.",
     )
     batches: int = Field(default=20, description="Batches at most, from 1 to 20.")
     batch: int = Field(default=500, description="Instances of a batch at most, from 1 to 500.")
@@ -47,3 +58,23 @@ class ExpiryConfig(ReconcileConfig):
         default=False,
         description="False counts, and ends nothing. True deletes the objects of archives that are due, with an approval of `expire`.",
     )
+
+
+class ScrubConfig(TenantsConfig):
+    """How much of the archives a run reads again; it changes nothing, so that it needs no approval."""
+
+    slices: int = Field(
+        default=SLICES, description="In how many runs every archive is read once, from 1 (all of them now) to 3650."
+    )
+    seconds: float = Field(default=300.0, description="No archive is begun after this many seconds, from 1 to 3600.")
+    gigabytes: float = Field(default=10.0, description="No archive is begun after so much was read, at most 1000.")
+
+    def limits(self) -> ScrubBounds:
+        """The bounds, checked here: the launchpad does not enforce them (W7)."""
+        if not (1 <= self.slices <= 3650 and 1 <= self.seconds <= 3600 and 0 < self.gigabytes <= 1000):
+            raise UsageFault(
+                Code.USAGE,
+                "A bound is larger than it may be, or none.",
+                remedy="Slices 1 to 3650, seconds 1 to 3600, gigabytes up to 1000.",
+            )
+        return ScrubBounds(seconds=self.seconds, bytes=int(self.gigabytes * 1e9))

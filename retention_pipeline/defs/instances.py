@@ -11,7 +11,7 @@ import dagster as dg
 
 from retention_pipeline.app import App
 from retention_pipeline.clock import monotonic
-from retention_pipeline.defs.config import STANDING, ReconcileConfig
+from retention_pipeline.defs.config import STANDING, ReconcileConfig, TenantsConfig
 from retention_pipeline.defs.evidence import checks, materializations
 from retention_pipeline.defs.partitions import TENANTS, longest_unseen_first
 from retention_pipeline.defs.resources import ProductResource
@@ -54,7 +54,7 @@ def instance_archive(
 
 def over_tenants(
     context: dg.AssetExecutionContext,
-    config: ReconcileConfig,
+    config: TenantsConfig,
     product: ProductResource,
     one: Callable[[App, Bounds, TenantId, Counter[str]], tuple[Event, ...]],
     *,
@@ -98,7 +98,7 @@ def over_tenants(
         )
 
 
-def chosen_tenants(context: dg.AssetExecutionContext, config: ReconcileConfig, app: App) -> tuple[TenantId, ...]:
+def chosen_tenants(context: dg.AssetExecutionContext, config: TenantsConfig, app: App) -> tuple[TenantId, ...]:
     """Whose turn it is: the partitions, or the list; never everybody by accident (F17)."""
     keys = list(context.partition_keys) if context.has_partition_key or context.has_partition_key_range else []
     if bool(keys) == bool(config.tenants):

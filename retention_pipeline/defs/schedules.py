@@ -6,7 +6,7 @@ import dagster as dg
 
 from retention_pipeline.defs.config import STANDING
 from retention_pipeline.defs.instances import TENANTS_IN_A_RUN, unforeseen
-from retention_pipeline.defs.jobs import expire_archives, reconcile_tenants
+from retention_pipeline.defs.jobs import expire_archives, reconcile_tenants, scrub_archives
 from retention_pipeline.defs.resources import ProductResource
 from retention_pipeline.errors import RetentionError
 
@@ -52,6 +52,20 @@ def nightly_archive_retention(
 ) -> Iterator[dg.RunRequest]:
     """A run over every tenant's archives, in lists; the step decides for each whether it may apply."""
     yield from _lists(context, product, {"apply": True, "approval": STANDING}, "archive_life")
+
+
+@dg.schedule(
+    name="daily_archive_scrub",
+    job=scrub_archives,
+    cron_schedule="0 5 * * *",
+    execution_timezone="UTC",
+    default_status=dg.DefaultScheduleStatus.STOPPED,
+    description="Every morning at 05:00 UTC: reads a thirtieth of each tenant's archives again, so that each one is read once a month, "
+    "and lists the stores. It changes nothing.",
+)
+def daily_archive_scrub(context: dg.ScheduleEvaluationContext, product: ProductResource) -> Iterator[dg.RunRequest]:
+    """A scrub of every tenant, in lists."""
+    yield from _lists(context, product, {}, "archive_care")
 
 
 def _lists(

@@ -8,15 +8,18 @@ from dagster._core.definitions.data_version import CachingStaleStatusResolver, S
 from dagster._core.loader import LoadingContextForTest
 
 from retention_pipeline.definitions import defs
-from retention_pipeline.defs.config import ExpiryConfig, ReconcileConfig
+from retention_pipeline.defs.config import ExpiryConfig, ReconcileConfig, ScrubConfig
 from retention_pipeline.defs.partitions import TENANTS
 from retention_pipeline_tests.acceptance.conftest import AURORA
 
 CHAIN = ["inventory", "eligible_set", "encrypted_manifests", "verified_objects", "deletions", "archive_retention"]
+SCRUB = "archive_scrub"
+"""Beside the end of archives: it reads what the deletions rely on."""
 GATES = {"catalog_fits_database", "preflight_acknowledged", "provider_ready", "canary_proven"}
 BESIDE = {"tenant_overview": "workflow_instances", "audit_seals": "governance"}
 """Assets that are no tenant's, with their groups."""
 EFFECTS = {"reads", "writes-archives", "reads-archives", "deletes-source-rows", "deletes-archives", "seals-records"}
+JOBS = ("reconcile_tenants", "expire_archives", "scrub_archives")
 GRAPH = defs.resolve_asset_graph()
 
 
@@ -32,17 +35,18 @@ def test_the_lineage_is_the_order_of_the_work():
     for before, after in pairwise(CHAIN):
         assert node(after).parent_keys == {dg.AssetKey(before)}
     assert node("inventory").parent_keys == set()
-    assert {key.to_user_string() for key in GRAPH.get_all_asset_keys()} == {*CHAIN, *BESIDE}
+    assert {key.to_user_string() for key in GRAPH.get_all_asset_keys()} == {*CHAIN, SCRUB, *BESIDE}
+    assert node(SCRUB).parent_keys == {dg.AssetKey("deletions")}
 
 
 def test_each_asset_of_the_chain_has_a_partition_for_each_tenant():
-    for name in CHAIN:
+    for name in (*CHAIN, SCRUB):
         assert node(name).partitions_def == TENANTS
     for name in BESIDE:
         assert node(name).partitions_def is None
 
 
-@pytest.mark.parametrize("name", [*CHAIN, *BESIDE])
+@pytest.mark.parametrize("name", [*CHAIN, SCRUB, *BESIDE])
 def test_each_asset_says_what_it_is_and_whose(name):
     asset = node(name)
     assert len(asset.description) > 80
@@ -55,7 +59,8 @@ def test_each_asset_says_what_it_is_and_whose(name):
 def test_the_gates_are_checks_beside_the_inventory_that_say_what_to_do():
     found = {key.name: GRAPH.get(key) for key in GRAPH.asset_check_keys}
     assert set(found) > GATES
-    assert {key.asset_key for key in GRAPH.asset_check_keys} == {dg.AssetKey("inventory")}
+    assert {key.asset_key for key in GRAPH.asset_check_keys} == {dg.AssetKey("inventory"), dg.AssetKey(SCRUB)}
+    assert " Else: " in found["archives_intact"].description
     for name in GATES:
         assert " Else: " in found[name].description, name
     assert all(check.description for check in found.values())
@@ -64,18 +69,19 @@ def test_the_gates_are_checks_beside_the_inventory_that_say_what_to_do():
 
 def test_jobs_schedules_and_sensors_say_what_they_do():
     repository = defs.get_repository_def()
-    assert all(repository.get_job(name).description for name in ("reconcile_tenants", "expire_archives"))
+    assert all(repository.get_job(name).description for name in JOBS)
     assert {schedule.name for schedule in repository.schedule_defs} == {
         "daily_preflight",
         "nightly_reconcile",
         "nightly_archive_retention",
+        "daily_archive_scrub",
         "audit_sealing",
     }
     assert {sensor.name for sensor in repository.sensor_defs} == {"tenant_partitions"}
     assert all(made.description for made in (*repository.schedule_defs, *repository.sensor_defs))
 
 
-@pytest.mark.parametrize("config", [ReconcileConfig, ExpiryConfig])
+@pytest.mark.parametrize("config", [ReconcileConfig, ExpiryConfig, ScrubConfig])
 def test_every_field_of_the_launchpad_is_explained(config):
     for name, field in config.to_config_schema().as_field().config_type.fields.items():
         assert len(field.description or "") > 20, name
@@ -96,12 +102,11 @@ def test_the_launchpad_unchanged_applies_nothing(kind):
 
 
 def test_a_run_is_one_process_a_backfills_too():
-    names = ("reconcile_tenants", "expire_archives")
-    for job in (*map(defs.resolve_job_def, names), defs.resolve_implicit_global_asset_job_def()):
+    for job in (*map(defs.resolve_job_def, JOBS), defs.resolve_implicit_global_asset_job_def()):
         assert job.executor_def.name == "in_process"
 
 
-@pytest.mark.parametrize("name", ["reconcile_tenants", "expire_archives"])
+@pytest.mark.parametrize("name", JOBS)
 def test_no_run_is_retried_by_itself(name):
     job = defs.resolve_job_def(name)
     assert job.get_subset().op_retry_policy is None
