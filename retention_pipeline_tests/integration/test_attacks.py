@@ -6,6 +6,8 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 
+from retention_pipeline_tests.seams import VERIFIED, acting
+
 HOLD = (
     "INSERT INTO retention.hold_events ({more}tenant_id, instance_id, matter, action, reason, correlation) {override}"
     " VALUES ({values}%(tenant)s, %(instance)s, 'm', %(action)s, 'r', 'c')"
@@ -215,3 +217,55 @@ def test_no_generation_is_left_out(shared, admin, platform, table, generation):
     }[table]
     with pytest.raises(psycopg.errors.CheckViolation):
         admin.execute(insert, [platform.tenant, generation])
+
+
+# -- the worker's login and psql --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def worker(shared, platform):
+    with as_login(shared, platform, "worker") as connection:
+        yield connection
+
+
+def verified(shared, platform, *, explicit=False):
+    """An instance whose archive was proven just now under an approval, and whose deletion was stopped."""
+    instance = platform.add(contexts=0)
+
+    def stop():
+        raise RuntimeError
+
+    world = acting(shared.world, VERIFIED, stop)
+    with pytest.raises(RuntimeError):
+        shared.explicit(platform, instance, world=world) if explicit else shared.reconcile(platform, world=world)
+    return instance
+
+
+DELETE = """
+DO $$
+BEGIN
+  DELETE FROM nucleus.workflow_action_checkpoints WHERE execution_id IN (
+    SELECT id FROM nucleus.workflow_executions WHERE instance_id = '{0}');
+  DELETE FROM nucleus.workflow_executions WHERE instance_id = '{0}';
+  DELETE FROM nucleus.workflow_terminal_epochs WHERE instance_id = '{0}';
+  DELETE FROM nucleus.workflow_instances WHERE id = '{0}';
+  UPDATE retention.attempts SET state = 'source_deleted', source_deleted_at = now() WHERE instance_id = '{0}';
+  INSERT INTO retention.receipts (attempt_id, tenant_id, instance_id, epoch, approval_id, actor, run, rows_by_table)
+  SELECT id, tenant_id, instance_id, epoch, approval_id, 'a', run, '{{}}' FROM retention.attempts WHERE instance_id = '{0}';
+END $$
+"""
+
+
+@pytest.mark.parametrize("explicit", [False, True], ids=["periodic", "explicit, and nothing is bound"])
+def test_a_worker_deletes_no_held_instance(shared, platform, worker, explicit):
+    """G1, A9: though its archive is proven and its deletion approved."""
+    instance = verified(shared, platform, explicit=explicit)
+    platform.hold(instance)
+    before = shared.rows(platform, instance)
+    with pytest.raises(psycopg.Error) as error:
+        worker.execute(DELETE.format(instance))
+    assert error.value.sqlstate == "RT040"
+    assert shared.rows(platform, instance) == before
+    platform.hold(instance, action="release")
+    worker.execute(DELETE.format(instance))
+    assert not platform.exists(instance)

@@ -156,6 +156,16 @@ BEGIN
       OR n.max_items < (SELECT count(*) FROM retention.receipts AS r WHERE r.approval_id = n.approval_id AND r.run = n.run)) THEN
     RAISE EXCEPTION 'no approval for a deletion' USING ERRCODE = 'RT010';
   END IF;
+  -- G1: only the explicit path takes a held instance, and `require_receipt` sees its holds bound (A9).
+  IF EXISTS (
+    SELECT FROM (
+      SELECT DISTINCT ON (h.instance_id, h.matter) h.action
+      FROM added AS n JOIN retention.approvals AS a ON a.id = n.approval_id AND a.job <> 'archive'
+      JOIN retention.hold_events AS h ON h.tenant_id = n.tenant_id AND h.instance_id = n.instance_id
+      ORDER BY h.instance_id, h.matter, h.id DESC) AS latest
+    WHERE latest.action = 'hold') THEN
+    RAISE EXCEPTION 'a legal hold keeps an instance' USING ERRCODE = 'RT040';
+  END IF;
   RETURN NULL;
 END $$;
 CREATE TRIGGER approved AFTER INSERT ON retention.receipts REFERENCING NEW TABLE AS added
@@ -222,6 +232,15 @@ BEGIN
     RAISE EXCEPTION 'no receipt of this transaction stands for this row' USING ERRCODE = 'RT003',
       HINT = 'instances end through retention alone: archive, verify, delete';
   END IF;
+  IF EXISTS (
+    SELECT FROM (
+      SELECT DISTINCT ON (matter) id, action FROM retention.hold_events
+      WHERE tenant_id = gone ->> TG_ARGV[0] AND instance_id = gone ->> TG_ARGV[1] ORDER BY matter, id DESC) AS latest
+    WHERE latest.action = 'hold' AND NOT EXISTS (
+      SELECT FROM retention.hold_bindings AS b JOIN retention.receipts AS r ON r.attempt_id = b.attempt_id
+      WHERE b.hold_event_id = latest.id AND r.tenant_id = gone ->> TG_ARGV[0] AND r.instance_id = gone ->> TG_ARGV[1])) THEN
+    RAISE EXCEPTION 'a legal hold is not bound to the archive' USING ERRCODE = 'RT040';
+  END IF;
   RETURN NULL;
 END $$;
 
@@ -257,7 +276,7 @@ CREATE TRIGGER never_truncated BEFORE TRUNCATE ON retention.policy_observations
 FOR EACH STATEMENT EXECUTE FUNCTION retention.refuse_change();
 
 -- What the definer functions need, and no more.
-GRANT SELECT ON retention.approvals, retention.approval_uses, retention.receipts TO retention_counter;
+GRANT SELECT ON retention.approvals, retention.approval_uses, retention.receipts, retention.hold_bindings TO retention_counter;
 GRANT CREATE ON SCHEMA retention TO retention_counter;
 ALTER FUNCTION retention.follow_generations() OWNER TO retention_counter;
 ALTER FUNCTION retention.stamp() OWNER TO retention_counter;
