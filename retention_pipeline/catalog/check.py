@@ -14,6 +14,7 @@ __all__ = ["Fault", "FaultCode", "Severity", "check", "require_sound"]
 _RULES: tuple[Callable[[Comparison], Iterator[Fault]], ...] = (
     columns.columns_are_there,
     columns.types_fit,
+    columns.no_copy_of_a_payload,
     columns.tenants_fit,
     columns.values_are_known,
     columns.keys_are_unique,

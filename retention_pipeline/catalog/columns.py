@@ -115,6 +115,24 @@ def types_fit(seen: Comparison) -> Iterator[Fault]:
     yield from _types_of_acts(seen)
 
 
+def no_copy_of_a_payload(seen: Comparison) -> Iterator[Fault]:
+    """A generated column that is computed from an ephemeral payload would be archived in clear, unless it is a mirror (A1, F12)."""
+    for path, table in related(seen.dataset):
+        if not isinstance(table, Evidence) or table.ephemeral is None:
+            continue
+        kept_out = {table.ephemeral.payload, *table.ephemeral.mirrors}
+        found = seen.facts.tables.get(table.table)
+        for column in found.columns.values() if found else ():
+            copied = sorted(kept_out.intersection(column.made_of))
+            if copied and column.name not in kept_out:
+                yield seen.error(
+                    FaultCode.CATALOG_EPHEMERAL_COPIED,
+                    (*path, "ephemeral"),
+                    f"{table.table}.{column.name} is generated from {' and '.join(copied)}: its value would be archived.",
+                    f"Name {column.name} among the mirrors, or drop it.",
+                )
+
+
 def _types_of_acts(seen: Comparison) -> Iterator[Fault]:
     """What a recovery and a detachment write, the database's clock and the next fence, has a place to go."""
     if recovery := seen.dataset.recovery:

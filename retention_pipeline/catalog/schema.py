@@ -38,6 +38,7 @@ class Column:
         type: as PostgreSQL names it, with modifiers and domains.
         base: the type below domains, without modifiers.
         labels: the values of an enumeration, in their order.
+        made_of: the columns that a generated one is computed from.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Column:
     generated: bool = False
     identity: bool = False
     labels: tuple[str, ...] = ()
+    made_of: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

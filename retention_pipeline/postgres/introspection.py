@@ -92,7 +92,7 @@ def _table(
 
 
 def _column(row: Sequence[Any]) -> Column:
-    name, kind, base, not_null, generated, identity, labels = row
+    name, kind, base, not_null, generated, identity, labels, made_of = row
     return Column(
         name=name,
         type=kind,
@@ -101,6 +101,7 @@ def _column(row: Sequence[Any]) -> Column:
         generated=generated,
         identity=identity,
         labels=tuple(labels),
+        made_of=tuple(made_of),
     )
 
 

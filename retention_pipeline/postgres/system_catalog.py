@@ -44,7 +44,12 @@ SELECT f.tab, f.attname, format_type(f.atttypid, f.atttypmod), format_type(w.bel
   w.not_null OR (f.attnotnull AND NOT EXISTS (SELECT FROM pg_constraint AS c
     WHERE c.conrelid = f.attrelid AND c.contype = 'n' AND c.conkey = ARRAY[f.attnum] AND NOT c.convalidated)),
   f.attgenerated <> '', f.attidentity <> '',
-  ARRAY(SELECT e.enumlabel FROM pg_enum AS e WHERE e.enumtypid = w.below ORDER BY e.enumsortorder)
+  ARRAY(SELECT e.enumlabel FROM pg_enum AS e WHERE e.enumtypid = w.below ORDER BY e.enumsortorder),
+  ARRAY(SELECT m.attname::text FROM pg_attrdef AS d
+    JOIN pg_depend AS p ON p.classid = 'pg_attrdef'::regclass AND p.objid = d.oid AND p.refclassid = 'pg_class'::regclass
+      AND p.refobjid = f.attrelid AND p.refobjsubid NOT IN (0, f.attnum)
+    JOIN pg_attribute AS m ON m.attrelid = f.attrelid AND m.attnum = p.refobjsubid
+    WHERE d.adrelid = f.attrelid AND d.adnum = f.attnum AND f.attgenerated <> '' ORDER BY m.attnum)
 FROM found AS f JOIN tower AS w ON w.type = f.atttypid JOIN pg_type AS b ON b.oid = w.below AND b.typtype <> 'd'
 ORDER BY f.tab, f.attnum
 """)

@@ -437,6 +437,24 @@ def test_a_wrong_type_is_told(database, statement, says):
     assert says in fault.sentence
 
 
+@pytest.mark.parametrize("source", ["payload", "data"])
+def test_a_generated_copy_of_an_ephemeral_payload_is_told(database, source):
+    """A1, F12: it would be archived in clear."""
+    fault = only(
+        database,
+        f"ALTER TABLE nucleus.workflow_contexts ADD COLUMN brief text GENERATED ALWAYS AS ({source} ->> 'note') STORED",
+    )
+    assert fault.code is FaultCode.CATALOG_EPHEMERAL_COPIED
+    assert f"workflow_contexts.brief is generated from {source}" in fault.sentence
+    catalog = parse(SHIPPED.replace("mirrors: [data]", "mirrors: [data, brief]"))
+    assert other_than_installation(faults(database, catalog)) == []
+
+
+def test_a_generated_column_of_other_columns_is_no_copy(database):
+    run(database, "ALTER TABLE nucleus.workflow_contexts ADD COLUMN big text GENERATED ALWAYS AS (upper(name)) STORED")
+    assert other_than_installation(faults(database)) == []
+
+
 def test_a_tenant_of_another_type_is_told(database):
     table = "nucleus.workflow_contexts"
     fault = only(
