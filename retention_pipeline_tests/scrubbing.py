@@ -43,7 +43,7 @@ class Keep:
         store = how.pop("store", self.bench.store)
         return Scrub(
             records=how.pop("records", self.records),
-            stores=lambda _tenant, _generation: store,
+            stores=how.pop("stores", lambda _tenant, _generation: store),
             keys=self.bench.keys,
             tenant=self.platform.tenant,
             run=f"scrub-{self.runs}",

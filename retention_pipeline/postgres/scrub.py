@@ -42,11 +42,11 @@ VALUES (%(tenant)s::text, %(point)s::bigint, %(archive)s::uuid)
 ON CONFLICT (tenant_id) DO UPDATE SET point = EXCLUDED.point, archive = EXCLUDED.archive, at = clock_timestamp()
 """)
 _NEXT = sql.SQL(
-    "SELECT retention.scrub_point(a.id), a.id::text FROM retention.attempts AS a WHERE "
+    "SELECT a.scrub_point, a.id::text FROM retention.attempts AS a WHERE "
     + STANDING
-    + """ AND (retention.scrub_point(a.id), a.id) > (%(point)s::bigint, %(archive)s::uuid)
-  AND retention.scrub_point(a.id) < %(end)s::bigint
-ORDER BY retention.scrub_point(a.id), a.id LIMIT %(limit)s::bigint"""
+    + """ AND (a.scrub_point, a.id) > (%(point)s::bigint, %(archive)s::uuid)
+  AND a.scrub_point < %(end)s::bigint
+ORDER BY a.scrub_point, a.id LIMIT %(limit)s::bigint"""
 )
 _SHARE = sql.SQL("SELECT pg_try_advisory_xact_lock_shared(retention.archive_lock(%(tenant)s::text, %(archive)s::uuid))")
 # What the store has not been told yet is no finding: the reminder shows elsewhere, and is told again.

@@ -215,7 +215,7 @@ INSERTS = {
     "INSERT INTO retention.acknowledgements (tenant_id, preflight_id, reason) VALUES (%(tenant)s, %(preflight)s, 'r')": {
         P.RECONCILE
     },
-    "INSERT INTO retention.expiry_acknowledgements (tenant_id, archives, due, reason) VALUES (%(tenant)s, 1, 1, 'r')": {
+    "INSERT INTO retention.expiry_acknowledgements (tenant_id, archives, due, reason) VALUES (%(tenant)s, 0, 0, 'r')": {
         P.ARCHIVE
     },
     "INSERT INTO retention.profiles (tenant_id, generation, provider, configuration, archive_retention_days)"
@@ -359,7 +359,6 @@ CALLABLE = {
     "profile_status",  # for whoever may read or manage profiles
     "resolve_instance",  # for whoever may read, hold or archive
     "resolve_tenant",  # an alias
-    "scrub_point",  # a number of a name
 }
 
 

@@ -5,7 +5,7 @@ from hashlib import sha256
 
 import pytest
 
-from retention_pipeline.errors import Code
+from retention_pipeline.errors import Code, Refused
 from retention_pipeline.model.outcome import Outcome
 from retention_pipeline.model.scrub import Verdict
 from retention_pipeline_tests.fakes import MemoryStore
@@ -211,7 +211,7 @@ def test_the_products_own_objects_and_those_of_other_tenants_are_no_strangers(ke
     keep.archive(1)
     neighbour = Keep(bench=keep.bench, platform=keep.bench.platform())
     [theirs] = neighbour.archive(1)
-    key, version = neighbour.place(theirs)
+    key, _version = neighbour.place(theirs)
     [kept] = keep.bench.store.kept[key]
     keep.bench.store.kept[f"below/{key}"] = [kept]
     for name in ("audit/20260101", "keys/0011", "readiness/0011", "below/audit/20260101"):
@@ -265,3 +265,53 @@ def test_an_archive_whose_end_began_is_not_missed(keep):
     keep.bench.store.kept.clear()
     result = keep.scrub()
     assert (result.report.outcome, result.tally.archives) == (Outcome.COMPLETED, 0)
+
+
+def new_generation(keep, number, configuration='{"prefix": "p"}'):
+    keep.platform.run(
+        "INSERT INTO retention.profiles (tenant_id, generation, provider, configuration, archive_retention_days)"
+        " VALUES (%s, %s, 'filesystem', %s, 0)",
+        keep.platform.tenant,
+        number,
+        configuration,
+    )
+
+
+def test_generations_that_name_one_place_are_listed_once_and_those_of_another_apart(keep):
+    """A19: by the newest secret of each place, and only where there are objects, or will be."""
+    keep.archive(1)
+    new_generation(keep, 2)
+    new_generation(keep, 3, '{"prefix": "never used"}')
+    new_generation(keep, 4, '{"prefix": "q"}')
+    places = [(place.newest, place.generations) for place in keep.records.places(keep.platform.tenant)]
+    assert places == [(2, (1, 2)), (4, (4,))]
+    put(keep.bench.store, "stranger")
+    result = keep.scrub()  # both open the same store here
+    assert (result.tally.listed, result.tally.verdicts) == (4, {Verdict.INTACT: 1})
+    assert keep.scrub().tally.new_unknown == 0
+
+
+def test_a_place_that_can_not_be_opened_hides_nothing_of_the_others(keep):
+    """O1: partial, and not sound."""
+    [instance] = keep.archive()
+    new_generation(keep, 2, '{"prefix": "q"}')
+    del keep.bench.store.kept[keep.place(instance)[0]]
+
+    def stores(_tenant, generation):
+        if generation == 2:
+            raise Refused(Code.SECRET_REVOKED, "No.", remedy="Ask.")
+        return keep.bench.store
+
+    result = keep.scrub(stores=stores)
+    assert (result.report.outcome, result.tally.verdicts) == (Outcome.FAILED, {Verdict.MISSING: 1})
+    assert (result.report.counts.failures, result.tally.listed_whole) == ({Code.SECRET_REVOKED: 1}, False)
+
+
+def test_a_store_that_is_not_mounted_is_told_once_and_not_for_ever(keep, monkeypatch):
+    """A run ends when it found enough."""
+    monkeypatch.setattr("retention_pipeline.stages.scrub.ENOUGH", 2)
+    keep.archive(5)
+    keep.bench.store.kept.clear()
+    result = keep.scrub()
+    assert (result.report.reason, result.tally.verdicts) == ("finding_bound", {Verdict.MISSING: 2})
+    assert result.report.outcome is Outcome.FAILED
