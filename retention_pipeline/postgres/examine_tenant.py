@@ -39,7 +39,7 @@ _COPIES = sql.SQL("""
 SELECT (SELECT count(*) FROM retention.key_copies_due AS d JOIN retention.tenant_keys AS k ON k.key_id = d.key_id
     WHERE d.tenant_id = %(tenant)s AND k.wrapped_at < clock_timestamp() - make_interval(mins => %(minutes)s)),
   (SELECT count(*) FROM retention.key_copies_stale AS s JOIN retention.key_copies AS c ON c.id = s.id
-    JOIN retention.tenant_keys AS k ON k.key_id = c.key_id WHERE s.tenant_id = %(tenant)s
+    JOIN retention.tenant_keys AS k ON k.key_id = c.key_id WHERE s.tenant_id = %(tenant)s AND s.left_behind_at IS NULL
     AND coalesce(k.destroyed_at, k.wrapped_at) < clock_timestamp() - make_interval(mins => %(minutes)s))
 """)
 _UNFINISHED = sql.SQL("""

@@ -27,15 +27,18 @@ class CopyReport:
 
     Args:
         failures: what did not get done, by code; the next pass tries it again.
+        stores: the profile's generations whose stores it was.
     """
 
     written: int = 0
     removed: int = 0
     failures: dict[str, int] = field(default_factory=dict)
+    stores: set[int] = field(default_factory=set)
 
-    def fail(self, code: Code) -> None:
+    def fail(self, code: Code, generation: int) -> None:
         """Count a failure."""
         self.failures[str(code)] = self.failures.get(str(code), 0) + 1
+        self.stores.add(generation)
 
 
 def copy_keys(copies: KeyCopies, stores: OpenStore, tenant: TenantId) -> CopyReport:
@@ -46,14 +49,14 @@ def copy_keys(copies: KeyCopies, stores: OpenStore, tenant: TenantId) -> CopyRep
             try:
                 report.written += _write(copies, opened(due.profile_generation), tenant, due)
             except RetentionError as error:
-                report.fail(error.code)
+                report.fail(error.code, due.profile_generation)
         for stale in copies.stale(tenant):
             try:
                 remove(opened(stale.profile_generation), stale)
                 copies.ended(tenant, [stale.id])
                 report.removed += 1
             except RetentionError as error:
-                report.fail(error.code)
+                report.fail(error.code, stale.profile_generation)
     return report
 
 
@@ -72,7 +75,7 @@ def remove_all(copies: KeyCopies, stores: OpenStore, tenant: TenantId, through_g
                     report.removed += 1
             except RetentionError as error:
                 if recorded or error.code is Code.OBJECT_LOCKED:
-                    report.fail(error.code)
+                    report.fail(error.code, generation)
     return report
 
 

@@ -174,6 +174,8 @@ def test_where_the_store_is_gone_for_good_it_is_finished_by_name_and_says_what_i
         answer = destroy(room, "--without-store")
         assert (answer.code, answer.json["generations_destroyed"]) == (0, 1)
         assert answer.json["copies_removed"]["failures"]
+        with room.app() as app:
+            assert room.tenant not in app.key_copies().tenants()  # nobody waits for what was left
     assert room.code(archive) == "RETENTION_KEY_DESTROYED"
     assert keydesk.audit("key.destroyed")[-1]["details"]["copies_left"] == 1
     assert len(room.copies()) == 1

@@ -21,6 +21,10 @@ def rotate_root(desk, *more, **how):
     return desk.done("keys", "rotate", "root", "--reason", "yearly", *more, tenant=None, **how)
 
 
+def rotate_root_code(desk):
+    return desk.call("keys", "rotate", "root", "--reason", "r", tenant=None).code
+
+
 def prune(desk, *more):
     told = desk.done("keys", "prune-roots", "--reason", "old", *more, tenant=None)
     return told["unneeded"], told["pruned"]
@@ -276,6 +280,26 @@ def test_the_copies_follow_to_a_new_store_and_stay_in_the_old_one(room):
         [room.tenant],
     ).fetchall()
     assert found == [(1, 1), (2, 1), (2, 2)]
+
+
+def test_an_older_store_that_is_gone_for_good_is_told_by_the_doctor_and_not_every_five_minutes(room, keydesk):
+    """F4 without crying wolf: the sealing of the audit record stays green."""
+    room.archive()
+    room.done("profile", "set", "--provider", "filesystem", "--archive-retention-days", "365", "--config", "prefix=new")
+    room.done("profile", "readiness")
+    old = next(
+        (keydesk.home / "archives" / room.tenant).glob("*/keys"), keydesk.home / "archives" / room.tenant / "keys"
+    )
+    old.rename(old.with_name("away"))
+    old.write_text("no folder")
+    assert rotate_root_code(keydesk) == 7
+    assert room.done("audit", "seal")["failures"] == {}
+    room.platform.run("UPDATE retention.tenant_keys SET wrapped_at = now() - interval '2 h'")
+    assert ailments(room) == {"KEY_UNCOPIED"}
+    old.unlink()
+    old.with_name("away").rename(old)
+    room.done("keys", "export")
+    assert ailments(room) == set()
 
 
 def test_nothing_of_keys_is_shown(room, keydesk):

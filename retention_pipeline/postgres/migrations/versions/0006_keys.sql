@@ -33,6 +33,7 @@ CREATE TABLE retention.key_copies (  -- wrapped keys as objects beside the archi
   object_key text NOT NULL UNIQUE,
   object_version text,  -- none: about to be written
   ended_at timestamptz,  -- the object is gone
+  left_behind_at timestamptz,  -- a destruction went on without the store: nobody waits for it any more
   at timestamptz NOT NULL DEFAULT clock_timestamp(),
   FOREIGN KEY (tenant_id, profile_generation) REFERENCES retention.profiles
 );
@@ -69,7 +70,7 @@ WHERE k.destroyed_at IS NULL
 
 -- Copies of what the key no longer is: the last ones before it was wrapped anew, once the new one is there; all, once it is doomed.
 CREATE VIEW retention.key_copies_stale WITH (security_invoker = true) AS
-SELECT c.tenant_id, c.id, c.profile_generation, c.object_key, c.object_version
+SELECT c.tenant_id, c.id, c.profile_generation, c.object_key, c.object_version, c.left_behind_at
 FROM retention.key_copies AS c JOIN retention.tenant_keys AS k ON k.key_id = c.key_id
 WHERE c.ended_at IS NULL AND (
   k.destroyed_at IS NOT NULL
@@ -80,7 +81,8 @@ WHERE c.ended_at IS NULL AND (
 
 CREATE FUNCTION retention.tenants_with_key_copies_due() RETURNS SETOF text
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog AS $$
-  SELECT tenant_id FROM retention.key_copies_due UNION SELECT tenant_id FROM retention.key_copies_stale ORDER BY 1
+  SELECT tenant_id FROM retention.key_copies_due
+  UNION SELECT tenant_id FROM retention.key_copies_stale WHERE left_behind_at IS NULL ORDER BY 1
 $$;
 REVOKE EXECUTE ON FUNCTION retention.tenants_with_key_copies_due() FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION retention.tenants_with_key_copies_due() TO retention_worker;
@@ -281,6 +283,9 @@ BEGIN
   WHERE k.tenant_id = tenant AND k.destroyed_at IS NULL AND retention.is_doomed(tenant, k.generation);
   GET DIAGNOSTICS gone = ROW_COUNT;
   IF gone > 0 THEN
+    UPDATE retention.key_copies AS c SET left_behind_at = clock_timestamp() FROM retention.tenant_keys AS k
+    WHERE k.key_id = c.key_id AND k.destroyed_at IS NOT NULL AND c.tenant_id = tenant AND c.ended_at IS NULL
+      AND c.left_behind_at IS NULL;
     SELECT d.reason INTO why FROM retention.key_destructions AS d WHERE d.tenant_id = tenant ORDER BY d.id DESC LIMIT 1;
     PERFORM retention.audit_key(tenant, 'key.destroyed', '', why, correlation,
       jsonb_build_object('generations', gone, 'copies_left', left_behind));
@@ -371,6 +376,8 @@ CREATE POLICY counter_destroys ON retention.key_destructions FOR INSERT TO reten
   WITH CHECK (tenant_id = (SELECT retention.current_tenant()));
 GRANT INSERT ON retention.key_destructions TO retention_counter;
 GRANT SELECT (key_id) ON retention.secrets TO retention_counter;
+GRANT UPDATE (left_behind_at) ON retention.key_copies TO retention_counter;
+CREATE POLICY counter_leaves ON retention.key_copies FOR UPDATE TO retention_counter USING (true);
 
 GRANT CREATE ON SCHEMA retention TO retention_counter;
 ALTER FUNCTION retention.is_doomed(text, integer) OWNER TO retention_counter;
