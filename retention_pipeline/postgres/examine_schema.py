@@ -36,6 +36,7 @@ _EVENTS: Final = (
     " preflights readiness_events receipts restorations run_outcomes scrub_runs"
 )
 SAFEGUARDS: Final = {
+    "accept_what_is_there": "expiry_acknowledgements",
     "actor": f"{_ACTS} audit_events",
     "append_only": _EVENTS,
     "approved": "attempts receipts restorations",

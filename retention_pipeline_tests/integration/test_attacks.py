@@ -219,6 +219,17 @@ def test_no_generation_is_left_out(shared, admin, platform, table, generation):
         admin.execute(insert, [platform.tenant, generation])
 
 
+@pytest.mark.parametrize("column", ["archives", "due"])
+def test_nobody_accepts_more_archives_than_there_are(shared, platform, admin, column):
+    """G8: a made-up number would take the brake off for good."""
+    platform.add()
+    shared.reconcile(platform)
+    accept = "INSERT INTO retention.expiry_acknowledgements (tenant_id, archives, due, reason) VALUES (%s, %s, %s, 'r')"
+    admin.execute(accept, [platform.tenant, 1, 1])
+    with pytest.raises(psycopg.errors.CheckViolation):
+        admin.execute(accept, [platform.tenant, *((2, 0) if column == "archives" else (0, 10**15))])
+
+
 # -- the worker's login and psql --------------------------------------------------------------------------------------
 
 

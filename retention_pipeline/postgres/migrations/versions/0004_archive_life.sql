@@ -167,6 +167,18 @@ CREATE TRIGGER actor BEFORE INSERT ON retention.expiry_acknowledgements
 FOR EACH ROW EXECUTE FUNCTION retention.in_ones_own_name('actor');
 CREATE TRIGGER audit AFTER INSERT ON retention.expiry_acknowledgements
 FOR EACH ROW EXECUTE FUNCTION retention.audit_act('expiry_acknowledgement', 'due');
+-- Nobody accepts more than is there: an acknowledgement of any number would take the brake off for good (G8).
+CREATE FUNCTION retention.accept_what_is_there() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  IF greatest(NEW.due, NEW.archives) > (SELECT count(*) FROM retention.attempts AS a
+    WHERE a.tenant_id = NEW.tenant_id AND a.object_version IS NOT NULL AND a.object_deleted_at IS NULL) THEN
+    RAISE EXCEPTION 'more archives are accepted than there are' USING ERRCODE = '23514';
+  END IF;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER accept_what_is_there AFTER INSERT ON retention.expiry_acknowledgements
+FOR EACH ROW EXECUTE FUNCTION retention.accept_what_is_there();
 CREATE TRIGGER stamp BEFORE INSERT ON retention.expiry_acknowledgements FOR EACH ROW EXECUTE FUNCTION retention.stamp('id');
 GRANT USAGE ON SEQUENCE retention.expiry_acknowledgements_id_seq TO retention_counter;
 
@@ -192,6 +204,7 @@ CREATE POLICY counter_reminds ON retention.object_lock_tasks FOR INSERT TO reten
 GRANT INSERT ON retention.object_lock_tasks TO retention_counter;
 
 GRANT CREATE ON SCHEMA retention TO retention_counter;
+ALTER FUNCTION retention.accept_what_is_there() OWNER TO retention_counter;
 ALTER FUNCTION retention.is_held(text, text) OWNER TO retention_counter;
 ALTER FUNCTION retention.guard_archive_life() OWNER TO retention_counter;
 ALTER FUNCTION retention.remind_of_locks(text, text, uuid, text) OWNER TO retention_counter;
