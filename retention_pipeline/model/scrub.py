@@ -286,8 +286,10 @@ class ScrubRecords(Protocol):
         """Set a page of a store's list beside the records, both ways, and keep what no record names, audited once."""
         ...
 
-    def behind(self, tenant: TenantId, place: Place, after: ObjectKey | None, limit: int) -> tuple[AttemptId, ...]:
-        """Archives whose keys come after the last one that a store listed."""
+    def behind(
+        self, tenant: TenantId, place: Place, after: ObjectKey | None, limit: int
+    ) -> list[tuple[AttemptId, ObjectKey]]:
+        """Archives whose keys come after the last one that a store listed, in order."""
         ...
 
     def forget_gone(self, tenant: TenantId, place: Place, *, run: str) -> None:

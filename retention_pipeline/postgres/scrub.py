@@ -200,8 +200,10 @@ class PostgresScrub:
         with self.session.transaction(tenant) as cursor:
             return store_lists.compare(cursor, tenant, place, page, after, run=run)
 
-    def behind(self, tenant: TenantId, place: Place, after: ObjectKey | None, limit: int) -> tuple[AttemptId, ...]:
-        """Archives whose keys come after the last one that a store listed."""
+    def behind(
+        self, tenant: TenantId, place: Place, after: ObjectKey | None, limit: int
+    ) -> list[tuple[AttemptId, ObjectKey]]:
+        """Archives whose keys come after the last one that a store listed, in order."""
         with self.session.transaction(tenant, read_only=True) as cursor:
             return store_lists.behind(cursor, tenant, place, after, limit)
 

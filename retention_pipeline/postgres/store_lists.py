@@ -63,7 +63,7 @@ WHERE a.tenant_id = %(tenant)s::text AND a.profile_generation = ANY(%(generation
 """
 )
 _ABSENT = (
-    "SELECT a.id::text FROM retention.attempts AS a WHERE "
+    "SELECT a.id::text, a.object_key FROM retention.attempts AS a WHERE "
     + STANDING
     + """ AND a.profile_generation = ANY(%(generations)s::integer[])
   AND (%(after)s::text IS NULL OR a.object_key COLLATE "C" > %(after)s::text COLLATE "C")"""
@@ -109,10 +109,10 @@ def compare(
 
 def behind(
     cursor: Cursor, tenant: TenantId, place: Place, after: ObjectKey | None, limit: int
-) -> tuple[AttemptId, ...]:
+) -> list[tuple[AttemptId, ObjectKey]]:
     """Archives whose keys come after the last one that a store listed."""
     wanted = {"tenant": tenant, "generations": list(place.generations), "after": after, "limit": limit}
-    return tuple(AttemptId(row[0]) for row in rows(cursor, _BEHIND, wanted))
+    return [(AttemptId(row[0]), ObjectKey(row[1])) for row in rows(cursor, _BEHIND, wanted)]
 
 
 def forget_gone(cursor: Cursor, tenant: TenantId, place: Place, *, run: str) -> None:

@@ -1,9 +1,7 @@
 """Looks after stored archives: lists what there is, reads a part of it again, and reports what is not what it must be (SPEC A19, F1, F15).
 
 - It changes nothing but its own records; whatever it finds, a person decides.
-- The list of a store is set beside the records a page at a time, both ways; a page is listed before the records are asked, and
-  a record is written before its object, so that an object in flight is never a stranger.
-- What a page lacks is looked up by its name before it is called missing, while its end is kept from beginning.
+- Each store is listed in each run, both ways; what is missing there is not read again.
 - Archives stand on a circle by a hash of their ids. A run reads from where the last one stopped to the end of that slice, so
   that so many runs read everything once, whatever is added between them, and a crash costs one archive's reading.
 """
@@ -13,18 +11,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from itertools import islice
 from typing import Final
 
 from retention_pipeline.clock import Stopwatch, monotonic
 from retention_pipeline.errors import Code, RetentionError
-from retention_pipeline.model.ids import AttemptId, ObjectKey, TenantId
+from retention_pipeline.model.ids import AttemptId, TenantId
 from retention_pipeline.model.outcome import Counts, Outcome, RunReport
 from retention_pipeline.model.ports import ObjectStore
 from retention_pipeline.model.scrub import (
     SCRUB,
     SLICES,
-    Place,
     Position,
     Reading,
     ScrubRecords,
@@ -34,8 +30,9 @@ from retention_pipeline.model.scrub import (
     Tally,
     Verdict,
 )
-from retention_pipeline.stages.archive_reading import examine, is_listed
+from retention_pipeline.stages.archive_reading import examine
 from retention_pipeline.stages.reconcile import holder_name
+from retention_pipeline.stages.store_list import StoreList
 from retention_pipeline.stages.world import Keys
 
 PAGE: Final = 1_000
@@ -92,6 +89,8 @@ class Scrub:
     _seconds: dict[str, float] = field(default_factory=dict)
     _stores: dict[int, ObjectStore] = field(default_factory=dict)
     _failed: dict[int, int] = field(default_factory=dict)
+    _broken: dict[int, Code] = field(default_factory=dict)
+    _alive: set[int] = field(default_factory=set)
     _missing: set[AttemptId] = field(default_factory=set)
     _begun: float = 0.0
     _kept: float = 0.0
@@ -99,10 +98,10 @@ class Scrub:
     def __call__(self) -> ScrubResult:
         """List, read, and record how it ended."""
         started = self.records.now(self.tenant)
-        position = self.records.position(self.tenant)
-        part = Slice(number=self.only, of=self.slices) if self.only else Slice.at(position, self.slices)
         holder = holder_name()
         fence = self.records.take_lease(self.tenant, holder)
+        position = self.records.position(self.tenant)  # after the lease: the run before may just have moved it
+        part = Slice(number=self.only, of=self.slices) if self.only else Slice.at(position, self.slices)
         if fence is None:
             return self._result(started, part, Outcome.SKIPPED, Code.RUN_OVERLAPS, finished=False)
         self._begun = self._kept = self.stopwatch()
@@ -137,13 +136,21 @@ class Scrub:
             return Outcome.PARTIAL if self._tally.archives or self._tally.listed else Outcome.FAILED
         return Outcome.COMPLETED if finished and self._tally.listed_whole else Outcome.WORK_REMAINS
 
-    # -- the list, both ways -----------------------------------------------------------------------------------------
-
     def _list(self, keep: Callable[[], None]) -> None:
+        """What does not fit the records is noted; a place that can't be listed hides nothing of the others."""
+        half = self._begun + self.bounds.seconds / 2
+
+        def go_on() -> bool:
+            keep()
+            return self.stopwatch() <= half
+
         whole = True
         for place in self.records.places(self.tenant):
+            listing = StoreList(
+                records=self.records, store=self._store, tenant=self.tenant, run=self.run, tally=self._tally
+            )
             try:
-                whole &= self._list_place(place, keep)
+                whole &= listing(place, go_on, self._miss)
             except RetentionError as error:
                 if error.code is Code.LEASE_LOST:
                     raise
@@ -151,38 +158,11 @@ class Scrub:
                 whole = False
         self._tally.listed_whole = whole
 
-    def _list_place(self, place: Place, keep: Callable[[], None]) -> bool:
-        store, after = self._store(place.newest), None
-        listed = store.walk()
-        while page := list(islice(listed, PAGE)):
-            keep()
-            if self.stopwatch() - self._begun > self.bounds.seconds / 2:
-                return False
-            seen = self.records.compare(self.tenant, place, page, after, run=self.run)
-            self._tally.listed += len(page)
-            self._tally.unknown += seen.unknown
-            self._tally.new_unknown += seen.new
-            after = seen.through or after
-            for archive in seen.absent:
-                self._look_up(archive)
-        self._look_behind(place, after)
-        self.records.forget_gone(self.tenant, place, run=self.run)
-        return True
-
-    def _look_behind(self, place: Place, after: ObjectKey | None) -> None:
-        for archive in self.records.behind(self.tenant, place, after, ENOUGH + 1):
-            self._look_up(archive)
-
-    def _look_up(self, archive: AttemptId) -> None:
-        with self.records.reading(self.tenant, archive) as standing:
-            if standing is None or is_listed(self._store(standing.stored.profile_generation), standing.stored):
-                return
-            self._note(standing, Reading(verdict=Verdict.MISSING, code=Code.OBJECT_MISSING), None)
-            self._missing.add(archive)
+    def _miss(self, archive: StoredArchive) -> None:
+        self._note(archive, Reading(verdict=Verdict.MISSING, code=Code.OBJECT_MISSING), None)
+        self._missing.add(archive.stored.attempt)
         if len(self._missing) >= ENOUGH:
             raise _StopError("finding_bound")
-
-    # -- reading ---------------------------------------------------------------------------------------------------------
 
     def _read(self, part: Slice, position: Position, keep: Callable[[], None]) -> None:
         """From where the last run stopped; everything, or a slice of its own, from the beginning."""
@@ -194,28 +174,42 @@ class Scrub:
                 self._within_bounds()
                 if at.archive not in self._missing:
                     self._read_one(at, save=saved)
-        if saved:
+        is_out = self._counts.failed and not self._alive and not self._tally.listed
+        if saved and not is_out:
             self.records.move(self.tenant, part.next)
 
     def _read_one(self, at: Position, *, save: bool) -> None:
-        """One archive; a store that does not answer is no finding, and one that answers nothing is asked no more."""
+        """One archive; a store that does not answer is no finding.
+
+        One that fails again and again is asked no more: where it answered before, the run ends and the next one goes on from here;
+        where it never did, the archives of other generations have their turn.
+        """
         with self.records.reading(self.tenant, at.archive) as archive:
             if archive is None:
                 return
             generation = archive.stored.profile_generation
-            if self._failed.get(generation, 0) >= TOO_MANY:
-                raise _StopError(str(Code.STORE_UNAVAILABLE))
+            if generation in self._broken:
+                self._counts.fail(self._broken[generation])
+                return
             try:
-                store = self._store(generation)
-                reading = examine(store, archive, partial(self.keys.find, self.tenant))
+                reading = examine(self._store(generation), archive, partial(self.keys.find, self.tenant))
             except RetentionError as error:
-                self._failed[generation] = self._failed.get(generation, 0) + 1
-                self._counts.fail(error.code)
+                self._failed_at(generation, error)
                 return
             self._failed[generation] = 0
+            self._alive.add(generation)
             self._tally.bytes += archive.stored.size
             self._note(archive, reading, at if save else None)
         self.progress(self._counts)
+
+    def _failed_at(self, generation: int, error: RetentionError) -> None:
+        self._counts.fail(error.code)
+        self._failed[generation] = self._failed.get(generation, 0) + 1
+        if self._failed[generation] < TOO_MANY:
+            return
+        if generation in self._alive:
+            raise _StopError(error.code)
+        self._broken[generation] = error.code
 
     def _note(self, archive: StoredArchive, reading: Reading, position: Position | None) -> None:
         self._tally.verdicts[reading.verdict] += 1
@@ -227,8 +221,6 @@ class Scrub:
             raise _StopError("time_bound")
         if self._tally.bytes >= self.bounds.bytes:
             raise _StopError("byte_bound")
-
-    # -- around it -------------------------------------------------------------------------------------------------------
 
     def _keep(self, holder: str, fence: int) -> None:
         if self.stopwatch() - self._kept > KEEP_LEASE_SECONDS:

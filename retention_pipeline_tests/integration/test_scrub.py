@@ -7,9 +7,9 @@ import pytest
 
 from retention_pipeline.errors import Code, Refused
 from retention_pipeline.model.outcome import Outcome
-from retention_pipeline.model.scrub import Verdict
+from retention_pipeline.model.scrub import START, Verdict
 from retention_pipeline_tests.fakes import MemoryStore
-from retention_pipeline_tests.faulty import Around, CuttingReads, FlippingReads, flipped, truncated
+from retention_pipeline_tests.faulty import Around, CuttingReads, FlippingReads, flipped, lost, truncated
 from retention_pipeline_tests.scrubbing import Keep
 
 
@@ -240,6 +240,7 @@ def test_an_object_in_flight_is_no_stranger_whoever_writes_it(keep):
 @pytest.mark.parametrize("size", [1, 2, 3, 100])
 def test_pages_of_any_size_find_the_same(keep, monkeypatch, size):
     """What a page lacks is asked page by page: the first, the last, and one between."""
+    monkeypatch.setattr("retention_pipeline.stages.store_list.PAGE", size)
     monkeypatch.setattr("retention_pipeline.stages.scrub.PAGE", size)
     instances = sorted(keep.archive(7), key=lambda instance: keep.place(instance)[0])
     for number in (0, 3, 6):
@@ -315,3 +316,59 @@ def test_a_store_that_is_not_mounted_is_told_once_and_not_for_ever(keep, monkeyp
     result = keep.scrub()
     assert (result.report.reason, result.tally.verdicts) == ("finding_bound", {Verdict.MISSING: 2})
     assert result.report.outcome is Outcome.FAILED
+
+
+class DownFrom(Around):
+    """Answers so many reads."""
+
+    def __init__(self, inner, reads):
+        super().__init__(inner)
+        self.left = reads
+
+    @contextmanager
+    def read(self, key, version):
+        self.left -= 1
+        if self.left < 0:
+            raise lost()
+        with self.inner.read(key, version) as stream:
+            yield stream
+
+
+def point(keep):
+    return keep.records.position(keep.platform.tenant)
+
+
+def test_after_an_outage_the_next_run_goes_on_where_the_store_answered_last(keep):
+    """O1: nothing of the slice is left out."""
+    keep.archive(9)
+    first = keep.scrub(slices=1, store=DownFrom(keep.bench.store, 2))
+    assert (first.report.outcome, first.report.reason) == (Outcome.PARTIAL, Code.STORE_UNAVAILABLE)
+    assert (first.tally.archives, first.report.counts.failures) == (2, {Code.STORE_UNAVAILABLE: 3})
+    stopped = point(keep)
+    assert stopped != START
+
+    class Dead(Around):
+        def walk(self, below=""):
+            raise lost()
+
+    dead = Dead(DownFrom(keep.bench.store, 0))
+    assert keep.scrub(slices=2, store=dead).report.outcome is Outcome.FAILED
+    assert point(keep) == stopped
+
+
+def test_a_store_that_is_gone_for_good_keeps_no_other_from_its_turn(keep):
+    """F7."""
+    keep.archive(8)
+    keep.platform.run(
+        "UPDATE retention.attempts SET profile_generation = 2 WHERE tenant_id = %s AND get_byte(uuid_send(id), 0) %% 2 = 0",
+        keep.platform.tenant,
+    )
+    new_generation(keep, 2, '{"prefix": "q"}')
+    dead = keep.platform.value(
+        "SELECT count(*) FROM retention.attempts WHERE tenant_id = %s AND profile_generation = 2", keep.platform.tenant
+    )
+    store = keep.bench.store
+    result = keep.scrub(stores=lambda _, generation: store if generation == 1 else DownFrom(store, 0))
+    assert result.tally.verdicts[Verdict.INTACT] == 8 - dead
+    assert result.report.counts.failures.get(Code.STORE_UNAVAILABLE, 0) == dead
+    assert point(keep) == START  # round once

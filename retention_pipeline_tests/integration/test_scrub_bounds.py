@@ -105,7 +105,7 @@ def test_a_bound_of_time_ends_a_run_and_says_so(keep):
     """W7, O1: what is left is the next run's, and the list was not whole."""
     keep.archive(3)
     ticks = iter(range(0, 100_000, 200))
-    result = keep.scrub(slices=2, stopwatch=lambda: float(next(ticks)))
+    result = keep.scrub(slices=1, stopwatch=lambda: float(next(ticks)))
     assert (result.report.outcome, result.report.reason) == (Outcome.WORK_REMAINS, "time_bound")
     assert (result.tally.archives, result.tally.listed_whole) == (0, False)
 
