@@ -280,3 +280,20 @@ def test_a_worker_deletes_no_held_instance(shared, platform, worker, explicit):
     platform.hold(instance, action="release")
     worker.execute(DELETE.format(instance))
     assert not platform.exists(instance)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "verified_at = now() + interval '1 hour'",
+        "state = 'source_deleted', source_deleted_at = now() - interval '20 years'",
+        "state = 'source_deleted', source_deleted_at = 'infinity'",
+        "state = 'superseded', ended_at = now() - interval '31 days'",
+    ],
+)
+def test_a_worker_moves_no_instant_of_an_archive(shared, platform, worker, change):
+    """A7, A10: a proof does not last longer, and no period ends sooner, than it does."""
+    instance = verified(shared, platform)
+    with pytest.raises(psycopg.Error) as error:
+        worker.execute(f"UPDATE retention.attempts SET {change} WHERE instance_id = %s", [instance])
+    assert error.value.sqlstate == "RT041"

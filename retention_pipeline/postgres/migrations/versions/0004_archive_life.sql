@@ -95,6 +95,14 @@ BEGIN
     OR (OLD.source_deleted_at IS NOT NULL AND NEW.source_deleted_at IS DISTINCT FROM OLD.source_deleted_at) THEN
     RAISE EXCEPTION 'what was captured of an archive never changes, and a tombstone is its end' USING ERRCODE = 'RT041';
   END IF;
+  -- The period counts from what really was the deletion, and a proof is of the past; a minute is for a clock that is set.
+  IF NEW.verified_at > clock_timestamp() + interval '1 minute'
+    OR OLD.source_deleted_at IS NULL AND NEW.source_deleted_at NOT BETWEEN
+      transaction_timestamp() - interval '1 minute' AND clock_timestamp() + interval '1 minute'
+    OR OLD.ended_at IS DISTINCT FROM NEW.ended_at AND NEW.ended_at NOT BETWEEN
+      transaction_timestamp() - interval '1 minute' AND clock_timestamp() + interval '1 minute' THEN
+    RAISE EXCEPTION 'what happens to an archive happens now' USING ERRCODE = 'RT041';
+  END IF;
   IF NEW.expiring_at IS NOT NULL AND OLD.expiring_at IS NULL THEN
     IF retention.is_held(NEW.tenant_id, NEW.instance_id) THEN
       RAISE EXCEPTION 'a legal hold keeps the archive' USING ERRCODE = 'RT040';
@@ -120,7 +128,8 @@ CREATE TRIGGER guard_archive_life BEFORE UPDATE ON retention.attempts FOR EACH R
 WHEN (OLD.state <> NEW.state AND (NEW.state IN ('expiring', 'tombstone') OR OLD.state = 'tombstone')
   OR OLD.expiring_at IS DISTINCT FROM NEW.expiring_at OR OLD.object_deleted_at IS DISTINCT FROM NEW.object_deleted_at
   OR OLD.archive_retention_days <> NEW.archive_retention_days
-  OR OLD.source_deleted_at IS DISTINCT FROM NEW.source_deleted_at)
+  OR OLD.source_deleted_at IS DISTINCT FROM NEW.source_deleted_at OR OLD.verified_at IS DISTINCT FROM NEW.verified_at
+  OR OLD.ended_at IS DISTINCT FROM NEW.ended_at)
 EXECUTE FUNCTION retention.guard_archive_life();
 
 -- A reminder for each archive that the provider can lock: its readiness found that the bucket can.
