@@ -261,10 +261,26 @@ BEGIN
   DELETE FROM nucleus.workflow_terminal_epochs WHERE instance_id = '{0}';
   DELETE FROM nucleus.workflow_instances WHERE id = '{0}';
   UPDATE retention.attempts SET state = 'source_deleted', source_deleted_at = now() WHERE instance_id = '{0}';
-  INSERT INTO retention.receipts (attempt_id, tenant_id, instance_id, epoch, approval_id, actor, run, rows_by_table)
-  SELECT id, tenant_id, instance_id, epoch, approval_id, 'a', run, '{{}}' FROM retention.attempts WHERE instance_id = '{0}';
+  INSERT INTO retention.receipts (attempt_id, tenant_id, instance_id, epoch, approval_id, actor, run, rows_by_table, deleted_at)
+  SELECT t.id, t.tenant_id, instance_id, epoch, approval_id, {actor}, run, '{{}}', {at}
+  FROM retention.attempts AS t JOIN retention.approvals AS a ON a.id = approval_id WHERE instance_id = '{0}';
 END $$
 """
+HONEST = {"actor": "a.actor", "at": "clock_timestamp()"}
+
+
+@pytest.mark.parametrize(
+    ("lie", "state"),
+    [({"actor": "'a'"}, "RT010"), ({"at": "'infinity'"}, "RT003"), ({"at": "now() - interval '1 s'"}, "RT003")],
+    ids=["the name", "a time to come", "a time that is over"],
+)
+def test_a_receipt_bears_the_approvers_name_and_the_time_of_the_deletion(shared, platform, worker, lie, state):
+    """G4, A7: one for all time would stand for every deletion of the same instance to come."""
+    instance = verified(shared, platform)
+    with pytest.raises(psycopg.Error) as error:
+        worker.execute(DELETE.format(instance, **{**HONEST, **lie}))
+    assert error.value.sqlstate == state
+    assert platform.exists(instance)
 
 
 @pytest.mark.parametrize("explicit", [False, True], ids=["periodic", "explicit, and nothing is bound"])
@@ -274,11 +290,11 @@ def test_a_worker_deletes_no_held_instance(shared, platform, worker, explicit):
     platform.hold(instance)
     before = shared.rows(platform, instance)
     with pytest.raises(psycopg.Error) as error:
-        worker.execute(DELETE.format(instance))
+        worker.execute(DELETE.format(instance, **HONEST))
     assert error.value.sqlstate == "RT040"
     assert shared.rows(platform, instance) == before
     platform.hold(instance, action="release")
-    worker.execute(DELETE.format(instance))
+    worker.execute(DELETE.format(instance, **HONEST))
     assert not platform.exists(instance)
 
 

@@ -144,14 +144,14 @@ BEGIN
   IF EXISTS (
     SELECT FROM added AS n LEFT JOIN retention.attempts AS t ON t.id = n.attempt_id AND t.tenant_id = n.tenant_id
       AND t.instance_id = n.instance_id AND t.epoch = n.epoch AND t.state = 'source_deleted'
-    WHERE t.id IS NULL) THEN
+    WHERE t.id IS NULL OR n.deleted_at NOT BETWEEN transaction_timestamp() AND clock_timestamp()) THEN
     RAISE EXCEPTION 'a receipt without its archive' USING ERRCODE = 'RT003';
   END IF;
   IF EXISTS (
-    SELECT FROM (SELECT DISTINCT n.tenant_id, n.approval_id, n.run, a.job, a.max_items,
+    SELECT FROM (SELECT DISTINCT n.tenant_id, n.approval_id, n.run, a.job, a.max_items, n.actor = a.actor AS named,
         CASE WHEN a.subject IS NOT NULL THEN n.instance_id END AS about
       FROM added AS n LEFT JOIN retention.approvals AS a ON a.id = n.approval_id) AS n
-    WHERE n.job IS NULL OR n.job NOT IN ('reconcile', 'archive')
+    WHERE n.job IS NULL OR n.job NOT IN ('reconcile', 'archive') OR NOT n.named
       OR NOT retention.approved(n.tenant_id, n.approval_id, n.run, n.job, n.about)
       OR n.max_items < (SELECT count(*) FROM retention.receipts AS r WHERE r.approval_id = n.approval_id AND r.run = n.run)) THEN
     RAISE EXCEPTION 'no approval for a deletion' USING ERRCODE = 'RT010';
