@@ -49,7 +49,7 @@ from retention_pipeline.postgres.credentials import SealedSecret
 from retention_pipeline.postgres.expiry import PostgresExpiries
 from retention_pipeline.postgres.introspection import read_facts
 from retention_pipeline.postgres.key_copies import PostgresKeyCopies
-from retention_pipeline.postgres.key_desk import PostgresKeyDesk
+from retention_pipeline.postgres.key_desk import PostgresKeyDesk, PostgresRewrapping
 from retention_pipeline.postgres.object_locks import PostgresLockReminders
 from retention_pipeline.postgres.records import PostgresRecords
 from retention_pipeline.postgres.restore import PostgresRestorer
@@ -151,6 +151,10 @@ class App:
     def key_desk(self) -> PostgresKeyDesk:
         """What a manager of keys does, as the person who calls."""
         return PostgresKeyDesk(session=self.operator())
+
+    def rewrapping(self) -> PostgresRewrapping:
+        """What wraps keys anew, as the worker."""
+        return PostgresRewrapping(session=self._session("rewrapping", self.settings.need_worker_url))
 
     def key_copies(self) -> PostgresKeyCopies:
         """The record of wrapped keys beside the archives, as the worker."""

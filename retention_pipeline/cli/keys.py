@@ -1,11 +1,13 @@
 """`retention keys`: rotate, copy and destroy what archives are encrypted with (SPEC A17, A18)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import partial
 
 import click
+from rich.text import Text
 
 from retention_pipeline.app import App
-from retention_pipeline.cli.common import Call, pass_call, table
+from retention_pipeline.cli.common import Call, lines, pass_call, table
 from retention_pipeline.errors import Code, RetentionError, UsageFault
 from retention_pipeline.governance.key_destruction import obstacles
 from retention_pipeline.model.ids import TenantId
@@ -67,7 +69,7 @@ def export(call: Call) -> None:
     """
     call.require(Permission.KEY_MANAGE)
     report = call.app.copy_keys(call.tenant.id)
-    call.emit({"tenant": call.tenant.alias, **_told(report)})
+    _emit(call, {"tenant": call.tenant.alias, **_told(report)})
     call.finish(Outcome.PARTIAL if report.failures else Outcome.COMPLETED)
 
 
@@ -91,13 +93,14 @@ def tenant(call: Call, reason: str) -> None:
         call.app.key_desk(), call.app.key_provider(), call.tenant.id, reason=reason, correlation=call.correlation
     )
     copies = _copy(call.app, [call.tenant.id])
-    call.emit(
+    _emit(
+        call,
         {
             "tenant": call.tenant.alias,
             "generation": generation,
             "correlation": call.correlation,
             "copies_beside_archives": _told(copies),
-        }
+        },
     )
     call.finish(Outcome.PARTIAL if copies.failures else Outcome.COMPLETED)
 
@@ -128,7 +131,8 @@ def root(call: Call, reason: str, add_only: bool) -> None:
             "A key of the key service is not added from here.",
             remedy="Make it there, set RETENTION_KMS_KEY_ID, and run this without --add-only.",
         )
-    waiting = desk.under_other_roots(provider.current())
+    rewrapping = call.app.rewrapping()
+    waiting = rewrapping.under_other_roots(provider.current())
     added = not waiting and not by_kms  # else an earlier rotation is not finished, and is gone on with
     if added:
         desk.note_roots("root.added", 1, reason=reason, correlation=call.correlation)
@@ -141,11 +145,13 @@ def root(call: Call, reason: str, add_only: bool) -> None:
             else "A rotation is not finished: run this without --add-only.",
         )
         return
-    done = rewrap_all(desk, provider, reason=reason, correlation=call.correlation)
+    allow = partial(desk.allow_rotation, reason=reason, correlation=call.correlation)
+    done = rewrap_all(rewrapping, provider, allow)
     desk.note_roots("root.rotated", done.keys, reason=reason, correlation=call.correlation)
     copies = _copy(call.app)
     failures = {**done.failures, **copies.failures}
-    call.emit(
+    _emit(
+        call,
         {
             "root_added": added,
             "tenants": done.tenants,
@@ -153,7 +159,8 @@ def root(call: Call, reason: str, add_only: bool) -> None:
             "failures": done.failures,
             "copies_beside_archives": _told(copies),
             "correlation": call.correlation,
-        }
+        },
+        "The keyring changed: back it up now, and hand it out." if added else "",
     )
     call.finish(Outcome.PARTIAL if failures else Outcome.COMPLETED)
 
@@ -224,7 +231,7 @@ def destroy(call: Call, reason: str, confirm: str | None, archives_too: bool, wi
     }
     if not apply:
         found = obstacles(stakes, archives_too=archives_too)
-        call.emit({**told, "outcome": Outcome.PREFLIGHT, "codes": list(found), "would_destroy": not found})
+        _emit(call, {**told, "outcome": Outcome.PREFLIGHT, "codes": list(found), "would_destroy": not found})
         return
     done = destroy_keys(
         desk,
@@ -236,14 +243,15 @@ def destroy(call: Call, reason: str, confirm: str | None, archives_too: bool, wi
         reason=reason,
         correlation=call.correlation,
     )
-    call.emit(
+    _emit(
+        call,
         {
             **told,
             "outcome": Outcome.COMPLETED,
             "generations_destroyed": done.generations,
             "copies_removed": _told(done.copies),
             "correlation": call.correlation,
-        }
+        },
     )
 
 
@@ -274,6 +282,17 @@ def _state(use: KeyUse, newest: int) -> str:
     if use.doomed:
         return "being destroyed"
     return "current" if use.generation == newest else "older"
+
+
+def _emit(call: Call, told: Mapping[str, object], note: str = "") -> None:
+    """Show an answer; for people, counts within it as words."""
+    flat = {
+        name: ", ".join(f"{inner} {number}" for inner, number in value.items() if number) or None
+        if isinstance(value, dict)
+        else value
+        for name, value in told.items()
+    }
+    call.emit(told, Text(f"{lines(flat).plain}\n{note}".rstrip()))
 
 
 def _told(report: CopyReport) -> dict[str, object]:

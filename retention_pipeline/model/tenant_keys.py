@@ -124,27 +124,31 @@ class KeyCopies(Protocol):
         ...
 
 
-class KeyDesk(Protocol):
-    """What a manager of keys asks of the database, and has it do, in its audit's sight."""
+class Rewrapping(Protocol):
+    """What wraps keys anew, as the worker, where a manager of keys allowed it."""
 
     def keys(self, tenant: TenantId) -> Sequence[KeptKey]:
         """Every key that is not destroyed, the oldest first."""
         ...
 
-    def newest_generation(self, tenant: TenantId) -> int:
-        """The newest generation, destroyed ones included; 0 where there is none."""
+    def rewrap(self, kept: KeptKey, wrapped: WrappedKey) -> bool:
+        """Replace the wrapped key in one transaction; False where another rotation was first."""
         ...
 
-    def rewrap(self, kept: KeptKey, wrapped: WrappedKey, *, reason: str, correlation: str) -> bool:
-        """Replace the wrapped key in one transaction; False where another rotation was first."""
+    def under_other_roots(self, root: str) -> Sequence[TenantId]:
+        """Tenants with a key that another root wraps."""
+        ...
+
+
+class KeyDesk(Protocol):
+    """What a manager of keys asks of the database, and has it do, in its audit's sight."""
+
+    def newest_generation(self, tenant: TenantId) -> int:
+        """The newest generation, destroyed ones included; 0 where there is none."""
         ...
 
     def add(
         self, tenant: TenantId, generation: int, wrapped: WrappedKey, *, key_id: str, reason: str, correlation: str
     ) -> bool:
         """Make a new generation; False where another rotation was first."""
-        ...
-
-    def under_other_roots(self, root: str) -> Sequence[TenantId]:
-        """Tenants with a key that another root wraps."""
         ...

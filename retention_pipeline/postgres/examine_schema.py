@@ -33,7 +33,7 @@ _ACTS: Final = (
 )
 _EVENTS: Final = (
     f"{_ACTS} approval_uses audit_anchors audit_events audit_seals canary_events hold_bindings key_destructions policy_observations"
-    " preflights readiness_events receipts restorations run_outcomes scrub_runs"
+    " preflights readiness_events receipts restorations root_rotations run_outcomes scrub_runs"
 )
 SAFEGUARDS: Final = {
     "accept_what_is_there": "expiry_acknowledgements",

@@ -15,7 +15,7 @@ _KEYS = sql.SQL("""
 SELECT key_id, generation, revision, root_key_id, ciphertext FROM retention.tenant_keys
 WHERE tenant_id = %(tenant)s AND ciphertext IS NOT NULL ORDER BY generation
 """)
-_NEWEST = sql.SQL("SELECT coalesce(max(generation), 0) FROM retention.tenant_keys WHERE tenant_id = %(tenant)s")
+_NEWEST = sql.SQL("SELECT coalesce(max(generation), 0) FROM retention.key_usage()")
 _USAGE = sql.SQL("""
 SELECT generation, made_at, days, root_key_id, destroyed_at, doomed, archives, in_flight, secrets, copies
 FROM retention.key_usage()
@@ -23,9 +23,8 @@ FROM retention.key_usage()
 _STAKES = sql.SQL("""
 SELECT generations, in_flight, holds, kept, archives, secrets, copies, begun_at, destroyed FROM retention.key_stakes()
 """)
-_REWRAP = sql.SQL("""
-SELECT retention.rewrap_key(%(generation)s, %(revision)s, %(root)s, %(wrapped)s, %(reason)s, %(correlation)s)
-""")
+_REWRAP = sql.SQL("SELECT retention.rewrap_key(%(generation)s, %(revision)s, %(root)s, %(wrapped)s)")
+_ALLOW = sql.SQL("SELECT retention.allow_root_rotation(%(root)s, %(reason)s, %(correlation)s)")
 _ADD = sql.SQL("""
 SELECT retention.add_key(%(generation)s, %(id)s, %(root)s, %(wrapped)s, %(reason)s, %(correlation)s)
 """)
@@ -37,11 +36,11 @@ _FINISH = sql.SQL("SELECT retention.finish_key_destruction(%(without_store)s, %(
 
 
 @dataclass(slots=True, kw_only=True)
-class PostgresKeyDesk:
-    """Implements `KeyDesk`.
+class PostgresRewrapping:
+    """Implements `Rewrapping`.
 
     Args:
-        session: the operator's.
+        session: the worker's.
     """
 
     session: Session
@@ -60,25 +59,39 @@ class PostgresKeyDesk:
                 for key, generation, revision, root, ciphertext in rows(cursor, _KEYS, {"tenant": tenant})
             ]
 
-    def newest_generation(self, tenant: TenantId) -> int:
-        """The newest generation, destroyed ones included; 0 where there is none."""
-        with self.session.transaction(tenant, read_only=True) as cursor:
-            cursor.execute(_NEWEST, {"tenant": tenant})
-            return int(one(cursor)[0])
-
-    def rewrap(self, kept: KeptKey, wrapped: WrappedKey, *, reason: str, correlation: str) -> bool:
+    def rewrap(self, kept: KeptKey, wrapped: WrappedKey) -> bool:
         """Replace the wrapped key in one transaction; False where another rotation was first."""
         values = {
             "generation": kept.generation,
             "revision": kept.revision,
             "root": wrapped.root_key_id,
             "wrapped": wrapped.ciphertext,
-            "reason": reason,
-            "correlation": correlation,
         }
         with self.session.transaction(kept.tenant) as cursor:
             cursor.execute(_REWRAP, values)
             return bool(one(cursor)[0])
+
+    def under_other_roots(self, root: str) -> Sequence[TenantId]:
+        """Tenants with a key that another root wraps."""
+        with self.session.transaction(None, read_only=True) as cursor:
+            return [TenantId(row[0]) for row in rows(cursor, _OTHER_ROOTS, {"root": root})]
+
+
+@dataclass(slots=True, kw_only=True)
+class PostgresKeyDesk:
+    """Implements `KeyDesk` and `DestructionDesk`.
+
+    Args:
+        session: the operator's.
+    """
+
+    session: Session
+
+    def newest_generation(self, tenant: TenantId) -> int:
+        """The newest generation, destroyed ones included; 0 where there is none."""
+        with self.session.transaction(tenant, read_only=True) as cursor:
+            cursor.execute(_NEWEST)
+            return int(one(cursor)[0])
 
     def add(
         self, tenant: TenantId, generation: int, wrapped: WrappedKey, *, key_id: str, reason: str, correlation: str
@@ -96,10 +109,10 @@ class PostgresKeyDesk:
             cursor.execute(_ADD, values)
             return bool(one(cursor)[0])
 
-    def under_other_roots(self, root: str) -> Sequence[TenantId]:
-        """Tenants with a key that another root wraps."""
-        with self.session.transaction(None, read_only=True) as cursor:
-            return [TenantId(row[0]) for row in rows(cursor, _OTHER_ROOTS, {"root": root})]
+    def allow_rotation(self, root: str, *, reason: str, correlation: str) -> None:
+        """Let the worker wrap every key anew under this root, for a day."""
+        with self.session.transaction(None) as cursor:
+            cursor.execute(_ALLOW, {"root": root, "reason": reason, "correlation": correlation})
 
     def roots_in_use(self) -> frozenset[str]:
         """Roots that a key, or a copy of one beside the archives, still needs."""

@@ -14,7 +14,7 @@ from retention_pipeline.envelope.wraps import KEY_SIZE
 from retention_pipeline.errors import Code, Integrity, RetentionError, Unavailable
 from retention_pipeline.model.ids import TenantId
 from retention_pipeline.model.ports import KeyProvider, WrappedKey
-from retention_pipeline.model.tenant_keys import KeptKey, KeyDesk
+from retention_pipeline.model.tenant_keys import KeptKey, KeyDesk, Rewrapping
 
 _TRIES = 5
 
@@ -32,29 +32,31 @@ class Rewrapped:
     failures: dict[str, int] = field(default_factory=dict)
 
 
-def rewrap_all(
-    desk: KeyDesk,
-    provider: KeyProvider,
-    *,
-    reason: str,
-    correlation: str,
-    progress: Callable[[Rewrapped], None] = lambda _: None,
-) -> Rewrapped:
-    """Wrap every key that another root wraps under the current one; one tenant's failure does not stop the others."""
+def rewrap_all(desk: Rewrapping, provider: KeyProvider, allow: Callable[[str], None]) -> Rewrapped:
+    """Wrap every key that another root wraps under the current one; one tenant's failure does not stop the others.
+
+    Args:
+        desk: the worker's.
+        provider: holds the root keys.
+        allow: says yes to one root, as a manager of keys; asked again where another rotation adds a root meanwhile.
+    """
     done = Rewrapped()
     failed: set[TenantId] = set()
     for _ in range(_TRIES):  # a key may be made, or another root be added, while this goes on
-        waiting = [t for t in desk.under_other_roots(provider.current()) if t not in failed]
+        root = provider.current()
+        waiting = [t for t in desk.under_other_roots(root) if t not in failed]
         if not waiting:
             break
+        allow(root)
         for tenant in waiting:
             try:
-                done.keys += _rewrap_tenant(desk, provider, tenant, reason, correlation)
+                done.keys += _rewrap_tenant(desk, provider, tenant)
                 done.tenants += 1
             except RetentionError as error:
+                if provider.current() != root:
+                    continue  # not allowed yet: the next round is for the newest root
                 failed.add(tenant)
                 done.failures[str(error.code)] = done.failures.get(str(error.code), 0) + 1
-            progress(done)
     return done
 
 
@@ -84,12 +86,12 @@ def rotate_tenant(desk: KeyDesk, provider: KeyProvider, tenant: TenantId, *, rea
     )
 
 
-def _rewrap_tenant(desk: KeyDesk, provider: KeyProvider, tenant: TenantId, reason: str, correlation: str) -> int:
+def _rewrap_tenant(desk: Rewrapping, provider: KeyProvider, tenant: TenantId) -> int:
     root = provider.current()
     done = 0
     for kept in desk.keys(tenant):
         if kept.wrapped.root_key_id != root:
-            done += desk.rewrap(kept, _again(provider, kept), reason=reason, correlation=correlation)
+            done += desk.rewrap(kept, _again(provider, kept))
     return done
 
 

@@ -231,7 +231,7 @@ INSERTS = {
 }
 READ_BY = {
     "retention.secrets": {P.PROFILE_MANAGE},
-    "retention.tenant_keys": {P.PROFILE_MANAGE, P.KEY_MANAGE},
+    "retention.tenant_keys": {P.PROFILE_MANAGE},
     "retention.profiles": {P.PROFILE_MANAGE},
     "retention.secret_revocations": {P.READ, P.PROFILE_MANAGE},
     "retention.hold_events": {P.READ, P.LEGAL_HOLD},
@@ -335,12 +335,12 @@ def test_an_operator_calls_the_named_functions_alone(desk):
 
 CALLABLE = {
     "add_key",  # this and the other functions of keys: for whoever may manage keys, here or (roots) everywhere
+    "allow_root_rotation",
     "begin_key_destruction",
     "finish_key_destruction",
     "key_stakes",
     "key_usage",
     "note_roots",
-    "rewrap_key",
     "roots_in_use",
     "tenants_under_other_roots",
     "tenant_keys_lock",

@@ -2,12 +2,13 @@
 
 import os
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from retention_pipeline.keys import local
 from retention_pipeline.keys.local import LocalKeyring
 from retention_pipeline.postgres.key_copies import PostgresKeyCopies
-from retention_pipeline.postgres.key_desk import PostgresKeyDesk
+from retention_pipeline.postgres.key_desk import PostgresKeyDesk, PostgresRewrapping
 from retention_pipeline.postgres.session import Session
 from retention_pipeline.stages.key_copies import copy_keys
 from retention_pipeline.stages.key_destruction import destroy
@@ -65,9 +66,10 @@ def rotate(told: dict) -> None:
     keyring = LocalKeyring(Path(told["keyring"]))
     with ExitStack() as stack:
         desk, copies, stores = parts(stack, told, seams)
-        if not desk.under_other_roots(keyring.current()):
+        rewrapping = Seams(PostgresRewrapping(session=copies.session), **seams)
+        if not rewrapping.under_other_roots(keyring.current()):
             keyring.add_root()
-        rewrap_all(desk, keyring, reason="r", correlation="c")
+        rewrap_all(rewrapping, keyring, partial(desk.allow_rotation, reason="r", correlation="c"))
         copy_keys(copies, stores, told["tenant"])
 
 

@@ -3,6 +3,7 @@
 import json
 import threading
 from contextlib import contextmanager
+from functools import partial
 
 import psycopg
 import pytest
@@ -171,7 +172,8 @@ def test_every_archive_is_readable_at_every_moment_of_rotations(room, keydesk):
 
     def new_root(app):
         app.keyring().add_root()
-        done = rewrap_all(app.key_desk(), app.key_provider(), reason="r", correlation="c")
+        allow = partial(app.key_desk().allow_rotation, reason="r", correlation="c")
+        done = rewrap_all(app.rewrapping(), app.key_provider(), allow)
         assert not done.failures
         app.copy_keys(room.tenant)
 
@@ -347,13 +349,12 @@ def test_the_doctor_sees_a_key_without_its_copy_and_a_destruction_without_its_en
 # -- the database asks for the permission itself ---------------------------------------------------------------------------
 
 ACTS = {
-    "rewrap": "SELECT retention.rewrap_key(1, 1, 'r', '\\x00', 'r', 'c')",
+    "allow": "SELECT retention.allow_root_rotation('r', 'r', 'c')",
     "add": "SELECT retention.add_key(2, 'k', 'r', '\\x00', 'r', 'c')",
     "begin": "SELECT retention.begin_key_destruction(true, 'r', 'c')",
     "finish": "SELECT retention.finish_key_destruction(true, 'c')",
     "usage": "SELECT * FROM retention.key_usage()",
     "stakes": "SELECT * FROM retention.key_stakes()",
-    "tenants": "SELECT * FROM retention.tenants_under_other_roots('r')",
     "roots": "SELECT * FROM retention.roots_in_use()",
     "note": "SELECT retention.note_roots('root.added', 1, 'r', 'c')",
     "update": "UPDATE retention.tenant_keys SET ciphertext = NULL",
@@ -369,6 +370,24 @@ def test_whoever_may_not_manage_keys_does_nothing_by_plain_sql(keydesk, login, a
         connection.execute("SELECT set_config('retention.tenant_id', %s, false)", [keydesk.platform.tenant])
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             connection.execute(act)
+
+
+REWRAP = "SELECT retention.rewrap_key(1, 1, 'local-rubbish', '\\x00')"
+
+
+def test_who_may_say_yes_does_not_put_a_wrapped_key_there_and_who_puts_it_does_nothing_without_the_yes(room, keydesk):
+    """G4, G1: by rubbish in the place of a wrapped key, a hold would be passed by."""
+    [archive] = room.archive()
+    for login, state in (("admin", "42501"), ("clerk", "42501"), ("worker", "RT010")):
+        with psycopg.connect(keydesk.database.url(login), autocommit=True) as connection:
+            connection.execute("SELECT set_config('retention.tenant_id', %s, false)", [room.tenant])
+            with pytest.raises(psycopg.Error) as refused:
+                connection.execute(REWRAP)
+        assert refused.value.sqlstate == state
+    assert room.code(archive) is None
+    rotate_root(keydesk)
+    [event] = [e for e in keydesk.audit("key.rewrapped") if e["tenant_id"] == room.tenant]
+    assert (event["actor"], event["session_role"], event["reason"]) == ("admin", "worker", "yearly")
 
 
 def test_the_worker_makes_a_first_key_and_no_other(keydesk):

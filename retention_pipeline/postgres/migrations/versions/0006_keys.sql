@@ -40,6 +40,18 @@ CREATE TABLE retention.key_copies (  -- wrapped keys as objects beside the archi
 CREATE UNIQUE INDEX one_copy_of_a_revision ON retention.key_copies (key_id, profile_generation, revision) WHERE ended_at IS NULL;
 CREATE INDEX ON retention.key_copies (tenant_id) WHERE ended_at IS NULL;
 
+-- A manager of keys lets the worker wrap everything anew under one root, for a day: the database can't tell a wrapped key from
+-- rubbish, so whoever may say yes is not who puts it there, and the worker, who opens it first, does nothing without the yes (G4).
+CREATE TABLE retention.root_rotations (
+  id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  root_key_id text NOT NULL,
+  reason text NOT NULL CHECK (reason ~ '\S'),
+  correlation text NOT NULL,
+  actor text NOT NULL DEFAULT session_user,
+  at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+CREATE INDEX ON retention.root_rotations (root_key_id, id DESC);
+
 -- A destruction and a hold of one tenant take turns.
 CREATE FUNCTION retention.tenant_keys_lock(tenant text) RETURNS bigint
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog AS $$
@@ -151,11 +163,13 @@ BEGIN
   SELECT count(*) INTO copies FROM retention.key_copies AS c WHERE c.tenant_id = tenant AND c.ended_at IS NULL;
 END $$;
 
--- Which tenants have a key that another root wraps; for whoever manages the keys of all.
+-- Which tenants have a key that another root wraps; for whoever manages the keys of all, and the worker.
 CREATE FUNCTION retention.tenants_under_other_roots(root text) RETURNS SETOF text
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog AS $$
 BEGIN
-  PERFORM retention.require_key_manager(true);
+  IF NOT pg_has_role(session_user, 'retention_worker', 'MEMBER') THEN
+    PERFORM retention.require_key_manager(true);
+  END IF;
   RETURN QUERY SELECT DISTINCT k.tenant_id FROM retention.tenant_keys AS k
     WHERE k.destroyed_at IS NULL AND k.root_key_id <> root ORDER BY 1;
 END $$;
@@ -171,12 +185,12 @@ END $$;
 
 -- What a key's manager may do -----------------------------------------------------------------------------------------
 
-CREATE FUNCTION retention.audit_key(tenant text, what text, about text, why text, correlation text, details jsonb) RETURNS void
-LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog AS $$
+CREATE FUNCTION retention.audit_key(tenant text, what text, about text, why text, correlation text, details jsonb, who text)
+RETURNS void LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog AS $$
   INSERT INTO retention.audit_events (tenant_id, actor, kind, subject, outcome, reason, correlation, details)
-  VALUES (tenant, session_user, what, about, 'done', why, left(correlation, 64), details)
+  VALUES (tenant, who, what, about, 'done', why, left(correlation, 64), details)
 $$;
-REVOKE EXECUTE ON FUNCTION retention.audit_key(text, text, text, text, text, jsonb) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION retention.audit_key(text, text, text, text, text, jsonb, text) FROM PUBLIC;
 
 -- A root key came or went in the keyring, which the database does not see: only how many.
 CREATE FUNCTION retention.note_roots(what text, roots integer, why text, correlation text) RETURNS void
@@ -186,26 +200,42 @@ BEGIN
   IF what NOT IN ('root.added', 'root.rotated', 'root.pruned') THEN
     RAISE EXCEPTION 'no such act' USING ERRCODE = '22023';
   END IF;
-  PERFORM retention.audit_key('*', what, '', why, correlation, jsonb_build_object('count', roots));
+  PERFORM retention.audit_key('*', what, '', why, correlation, jsonb_build_object('count', roots), session_user);
 END $$;
 
--- False: another rotation was first.
-CREATE FUNCTION retention.rewrap_key(
-  wanted_generation integer, of_revision integer, root text, wrapped bytea, why text, correlation text) RETURNS boolean
+CREATE FUNCTION retention.allow_root_rotation(root text, why text, correlation text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
 BEGIN
-  PERFORM retention.require_key_manager(false);
+  PERFORM retention.require_key_manager(true);
+  INSERT INTO retention.root_rotations (root_key_id, reason, correlation) VALUES (root, why, left(correlation, 64));
+  PERFORM retention.audit_key('*', 'root.rotation_allowed', '', why, correlation, '{}', session_user);
+END $$;
+
+-- For the worker. False: another rotation was first.
+CREATE FUNCTION retention.rewrap_key(wanted_generation integer, of_revision integer, root text, wrapped bytea) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
+DECLARE
+  allowed record;
+BEGIN
+  SELECT r.actor, r.reason, r.correlation INTO allowed FROM retention.root_rotations AS r
+  WHERE r.root_key_id = root AND r.at > clock_timestamp() - interval '24 hours'
+    AND retention.principal_permitted(r.actor, 'workflow_retention:key_manage') ORDER BY r.id DESC LIMIT 1;
+  IF NOT FOUND THEN
+    RAISE EXCEPTION 'nobody let keys be wrapped anew under this root' USING ERRCODE = 'RT010';
+  END IF;
   UPDATE retention.tenant_keys AS k SET root_key_id = root, ciphertext = wrapped, revision = k.revision + 1,
     wrapped_at = clock_timestamp()
   WHERE k.tenant_id = retention.current_tenant() AND k.generation = wanted_generation AND k.revision = of_revision
-    AND k.destroyed_at IS NULL;
+    AND k.destroyed_at IS NULL AND k.root_key_id <> root;
   IF NOT FOUND THEN
     RETURN false;
   END IF;
-  PERFORM retention.audit_key(retention.current_tenant(), 'key.rewrapped', wanted_generation::text, why, correlation,
-    jsonb_build_object('generation', wanted_generation));
+  PERFORM retention.audit_key(retention.current_tenant(), 'key.rewrapped', wanted_generation::text, allowed.reason,
+    allowed.correlation, jsonb_build_object('generation', wanted_generation), allowed.actor);
   RETURN true;
 END $$;
+REVOKE EXECUTE ON FUNCTION retention.rewrap_key(integer, integer, text, bytea) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION retention.rewrap_key(integer, integer, text, bytea) TO retention_worker;
 
 -- A new generation, for new objects. False: another one was first.
 CREATE FUNCTION retention.add_key(
@@ -226,7 +256,7 @@ BEGIN
   INSERT INTO retention.tenant_keys (tenant_id, generation, key_id, root_key_id, ciphertext)
   VALUES (tenant, new_generation, id, root, wrapped);
   PERFORM retention.audit_key(tenant, 'key.rotated', new_generation::text, why, correlation,
-    jsonb_build_object('generation', new_generation));
+    jsonb_build_object('generation', new_generation), session_user);
   RETURN true;
 END $$;
 
@@ -259,7 +289,7 @@ BEGIN
   VALUES (tenant, last, archives_too, why, left(correlation, 64));
   PERFORM retention.audit_key(tenant, 'key.destruction_begun', last::text, why, correlation, jsonb_build_object(
     'generations', stakes.generations, 'archives', stakes.archives, 'kept', stakes.kept, 'secrets', stakes.secrets,
-    'copies', stakes.copies));
+    'copies', stakes.copies), session_user);
   RETURN last;
 END $$;
 
@@ -288,7 +318,7 @@ BEGIN
       AND c.left_behind_at IS NULL;
     SELECT d.reason INTO why FROM retention.key_destructions AS d WHERE d.tenant_id = tenant ORDER BY d.id DESC LIMIT 1;
     PERFORM retention.audit_key(tenant, 'key.destroyed', '', why, correlation,
-      jsonb_build_object('generations', gone, 'copies_left', left_behind));
+      jsonb_build_object('generations', gone, 'copies_left', left_behind), session_user);
   END IF;
   RETURN gone;
 END $$;
@@ -343,6 +373,14 @@ CREATE TRIGGER append_only BEFORE UPDATE OR DELETE ON retention.key_destructions
 FOR EACH ROW EXECUTE FUNCTION retention.refuse_change();
 CREATE TRIGGER never_truncated BEFORE TRUNCATE ON retention.key_destructions
 FOR EACH STATEMENT EXECUTE FUNCTION retention.refuse_change();
+CREATE TRIGGER append_only BEFORE UPDATE OR DELETE ON retention.root_rotations
+FOR EACH ROW EXECUTE FUNCTION retention.refuse_change();
+CREATE TRIGGER never_truncated BEFORE TRUNCATE ON retention.root_rotations
+FOR EACH STATEMENT EXECUTE FUNCTION retention.refuse_change();
+ALTER TABLE retention.root_rotations ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY counter_reads ON retention.root_rotations FOR SELECT TO retention_counter USING (true);
+CREATE POLICY counter_allows ON retention.root_rotations FOR INSERT TO retention_counter WITH CHECK (true);
+GRANT SELECT, INSERT ON retention.root_rotations TO retention_counter;
 
 DO $$
 DECLARE
@@ -365,8 +403,6 @@ GRANT SELECT ON retention.key_copies_due, retention.key_copies_stale TO retentio
 -- The worker makes a tenant's first key and no other.
 CREATE POLICY worker_makes_the_first ON retention.tenant_keys AS RESTRICTIVE FOR INSERT TO retention_worker
   WITH CHECK (generation = 1);
-CREATE POLICY key_manager_reads ON retention.tenant_keys FOR SELECT TO retention_operator USING (
-  tenant_id = (SELECT retention.current_tenant()) AND (SELECT retention.permitted('workflow_retention:key_manage')));
 
 GRANT SELECT (tenant_id, generation, key_id, root_key_id, at, revision, destroyed_at), INSERT,
   UPDATE (root_key_id, ciphertext, revision, wrapped_at, destroyed_at) ON retention.tenant_keys TO retention_counter;
@@ -387,9 +423,10 @@ ALTER FUNCTION retention.key_usage() OWNER TO retention_counter;
 ALTER FUNCTION retention.key_stakes() OWNER TO retention_counter;
 ALTER FUNCTION retention.tenants_under_other_roots(text) OWNER TO retention_counter;
 ALTER FUNCTION retention.roots_in_use() OWNER TO retention_counter;
-ALTER FUNCTION retention.audit_key(text, text, text, text, text, jsonb) OWNER TO retention_counter;
+ALTER FUNCTION retention.allow_root_rotation(text, text, text) OWNER TO retention_counter;
+ALTER FUNCTION retention.audit_key(text, text, text, text, text, jsonb, text) OWNER TO retention_counter;
 ALTER FUNCTION retention.note_roots(text, integer, text, text) OWNER TO retention_counter;
-ALTER FUNCTION retention.rewrap_key(integer, integer, text, bytea, text, text) OWNER TO retention_counter;
+ALTER FUNCTION retention.rewrap_key(integer, integer, text, bytea) OWNER TO retention_counter;
 ALTER FUNCTION retention.add_key(integer, text, text, bytea, text, text) OWNER TO retention_counter;
 ALTER FUNCTION retention.begin_key_destruction(boolean, text, text) OWNER TO retention_counter;
 ALTER FUNCTION retention.finish_key_destruction(boolean, text) OWNER TO retention_counter;
