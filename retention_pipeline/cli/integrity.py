@@ -12,7 +12,7 @@ from retention_pipeline.model.scrub import Integrity
 @click.command()
 @pass_call
 def integrity(call: Call) -> None:
-    """Show how many archives there are, what was proven of them lately, and what is open.
+    """Show what is known of a tenant's archives, and proven.
 
     Reads records alone, no archive: `retention scrub` reads archives. Ends with 0 whatever stands open.
 

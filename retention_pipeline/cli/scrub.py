@@ -70,7 +70,9 @@ def scrub(
     reason: str | None,
     limit: int,
 ) -> None:
-    """Read archives again, and report what is missing, changed, unreadable, unlocked or unknown.
+    """Read archives again, and name what is wrong.
+
+    It finds archives that are missing, changed, unreadable or unlocked, and objects that no record knows.
 
     Lists the tenant's stores, and reads a thirtieth of the archives, going on where the last run stopped. It changes nothing.
     Ends with 4 if anything was found, and with 7 if something could not be looked at.

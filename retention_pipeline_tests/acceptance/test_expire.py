@@ -118,7 +118,9 @@ def test_a_bucket_that_locks_is_told_of_the_period_at_once_and_of_a_hold_too(ins
     assert installation.use_bucket(AURORA, s3, bucket).json["ready"]
     instance = installation.due(AURORA)[0]
     archive = installation.archive(AURORA, instance)
-    [version] = admin.list_object_versions(Bucket=bucket)["Versions"]
+    # Beside it lie wrapped keys, which no lock holds: a destroyed key must be able to go.
+    listed = admin.list_object_versions(Bucket=bucket)["Versions"]
+    [version] = [v for v in listed if "/keys/" not in f"/{v['Key']}" and "/audit/" not in f"/{v['Key']}"]
     place = {"Bucket": bucket, "Key": version["Key"], "VersionId": version["VersionId"]}
     retention = admin.get_object_retention(**place)["Retention"]
     life = shown_life(installation, archive)

@@ -440,8 +440,8 @@ def test_an_approval_of_another_tenant_is_unknown(bench):
 def test_an_approval_for_another_job_is_refused(bench):
     """G4."""
     platform = bench.platform()
-    platform.add()
-    refused(bench, platform, bench.approve(platform, job="archive"))
+    instance = platform.add()
+    refused(bench, platform, bench.approve(platform, job="archive", subject=instance, items=1))
 
 
 @pytest.mark.parametrize("approval", ["0b0ae6d0-6a08-4b0e-9c53-6d1c6d0e9f11", "no id", "' OR true --"])

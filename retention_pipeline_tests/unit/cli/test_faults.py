@@ -79,12 +79,19 @@ def test_a_wrong_call_is_refused_without_repeating_it(words):
 def test_every_command_has_help_with_an_example(name):
     answer = call(name, "--help")
     assert answer.exit_code == 0
-    command = main.cli.get_command(click.Context(main.cli), name)
-    leaves = command.commands.items() if isinstance(command, click.Group) else [("", command)]
-    for leaf, found in leaves:
-        text = call(*filter(None, (name, leaf)), "--help").stdout
-        assert "Example" in text, (name, leaf)
-        assert all(parameter.help for parameter in found.params if isinstance(parameter, click.Option)), (name, leaf)
+    for words, found in leaves(main.cli.get_command(click.Context(main.cli), name), (name,)):
+        text = call(*words, "--help").stdout
+        assert "Example" in text, words
+        assert all(parameter.help for parameter in found.params if isinstance(parameter, click.Option)), words
+
+
+def leaves(command, words):
+    """Every command below a group, however deep, with the words that call it."""
+    if not isinstance(command, click.Group):
+        yield words, command
+        return
+    for name, found in command.commands.items():
+        yield from leaves(found, (*words, name))
 
 
 def test_the_help_tells_the_exit_codes():
