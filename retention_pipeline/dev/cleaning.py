@@ -6,6 +6,7 @@ from pathlib import Path
 
 from retention_pipeline.dev import postgres, seaweed
 from retention_pipeline.dev.state import RECORD, StateFolder
+from retention_pipeline.errors import RetentionError
 
 
 def clean(folder: Path) -> None:
@@ -28,5 +29,8 @@ def clean(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:]:
-        clean(Path(name))
+    try:
+        for name in sys.argv[1:]:
+            clean(Path(name))
+    except RetentionError as error:
+        sys.exit(str(error))
