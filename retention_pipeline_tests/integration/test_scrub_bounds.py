@@ -16,6 +16,7 @@ from retention_pipeline.model.ports import StoredVersion
 from retention_pipeline.model.scrub import CIRCLE, START, Position, Slice, Verdict
 from retention_pipeline.postgres import scrub, store_lists
 from retention_pipeline.stages.scrub import ScrubBounds
+from retention_pipeline_tests.expiring import Vault
 from retention_pipeline_tests.fakes import MemoryStore
 from retention_pipeline_tests.faulty import Around
 from retention_pipeline_tests.scrubbing import Keep
@@ -166,6 +167,32 @@ def test_scrubbing_beside_archiving_finds_nothing_that_is_not_so(keep):
     assert len(results) > 2
     assert {result.report.outcome for result in results} == {Outcome.COMPLETED}
     assert (keep.events(), keep.scrub().tally.verdicts) == ([], {Verdict.INTACT: 20})
+
+
+def test_scrubbing_beside_the_end_of_archives_misses_none(keep):
+    """F15, F20: what goes by our own hand is no finding, at whatever moment it is looked for."""
+    vault = Vault(bench=keep.bench, platform=keep.platform)
+    archives = vault.archive(12)
+    results, done = [], threading.Event()
+    records = keep.new_records()
+
+    def scrub():
+        while not done.is_set():
+            results.append(keep.scrub(records=records))
+
+    scrubber = threading.Thread(target=scrub)
+    scrubber.start()
+    try:
+        for _ in range(20):  # what is being read is passed by
+            vault.expire()
+            if all(vault.state(archive) == "tombstone" for archive in archives):
+                break
+    finally:
+        done.set()
+        scrubber.join()
+    assert {vault.state(archive) for archive in archives} == {"tombstone"}
+    assert {result.report.outcome for result in results} == {Outcome.COMPLETED}
+    assert keep.events() == []
 
 
 def test_memory_stays_flat_however_many_objects_there_are(keep, monkeypatch):
