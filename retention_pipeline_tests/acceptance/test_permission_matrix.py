@@ -257,6 +257,8 @@ def filled(desk, other):
         values = {"tenant": platform.tenant, "preflight": preflight}
         for statement in INSERTS:
             platform.connection.execute(statement.replace("{{}}", "{}"), values)
+        event = "INSERT INTO retention.audit_events (tenant_id, actor, kind, outcome) VALUES (%s, 'a', 'k', 'done')"
+        platform.run(event, platform.tenant)
         platform.run(
             "INSERT INTO retention.tenant_keys VALUES (%s, 1, %s, 'r', '') ON CONFLICT DO NOTHING",
             platform.tenant,
