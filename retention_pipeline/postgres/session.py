@@ -185,6 +185,11 @@ _PRODUCT_STATES = {
         "The hold comes too late: the archive's deletion has begun or is done.",
         remedy="See `retention inspect` for what is left; the tombstone stays.",
     ),
+    "RT042": Refused(
+        Code.INSTANCE_UNKNOWN,
+        "This tenant has no such instance, neither here nor archived, in exactly this spelling.",
+        remedy="Check the instance's id and the tenant.",
+    ),
     "RT002": Refused(
         Code.PERMISSION_DENIED,
         "Permissions exist already; the first administrator is made once.",

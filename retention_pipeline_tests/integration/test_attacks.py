@@ -1,6 +1,7 @@
 """Somebody with one login and psql: what the command line would refuse, the database refuses as well (SPEC G1, G3, G4)."""
 
 import threading
+import uuid
 from contextlib import contextmanager
 
 import psycopg
@@ -54,6 +55,19 @@ def test_no_type_of_a_callers_own_runs_in_a_function_that_sees_all_tenants(share
             {"tenant": platform.tenant, "instance": instance, "action": "hold"},
         )
         assert admin.execute("SELECT retention.resolve_instance(%s)", [instance.upper()]).fetchone() == (instance,)
+
+
+@pytest.mark.parametrize("spelt", ["upper", "unknown", "another tenant's", "none"])
+def test_a_hold_is_on_an_instance_that_the_tenant_has_in_its_own_spelling(shared, platform, admin, spelt):
+    """G1: one on any other id would protect nothing, and nobody would know."""
+    own, theirs = platform.add(), shared.platform().add()
+    instance = {"upper": own.upper(), "unknown": str(uuid.uuid4()), "another tenant's": theirs, "none": "x"}[spelt]
+    with pytest.raises(psycopg.Error) as refusal:
+        admin.execute(
+            HOLD.format(more="", override="", values=""),
+            {"tenant": platform.tenant, "instance": instance, "action": "hold"},
+        )
+    assert refusal.value.sqlstate == ("22P02" if spelt == "none" else "RT042")
 
 
 FAR = "9223372036854775807"

@@ -72,6 +72,11 @@ CREATE OR REPLACE FUNCTION retention.place_hold() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
 BEGIN
   PERFORM pg_advisory_xact_lock(retention.instance_lock(NEW.tenant_id, NEW.instance_id));
+  -- A hold on a misspelt id would protect nothing, and nobody would know; who may not hold is refused by the policy.
+  IF NEW.action = 'hold' AND retention.permitted('workflow_retention:legal_hold')
+    AND retention.resolve_instance(NEW.instance_id) IS DISTINCT FROM NEW.instance_id THEN
+    RAISE EXCEPTION 'the tenant never had an instance of exactly this id' USING ERRCODE = 'RT042';
+  END IF;
   IF NEW.action = 'hold' AND EXISTS (
     SELECT FROM retention.attempts AS a
     WHERE a.tenant_id = NEW.tenant_id AND a.instance_id = NEW.instance_id
