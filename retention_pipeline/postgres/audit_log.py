@@ -41,10 +41,11 @@ WHERE tenant_id = %(tenant)s AND event_id > %(after)s ORDER BY event_id LIMIT %(
 _BLOCKS = sql.SQL(f"""
 SELECT {_SEAL} FROM retention.audit_seals WHERE tenant_id = %(tenant)s AND block > %(after)s ORDER BY block LIMIT 1
 """)
+# A look-up for each, not a join: one that believes in few rows goes through the whole record for each of them.
 _WAITING = sql.SQL("""
-SELECT count(*), extract(epoch FROM clock_timestamp() - min(e.at))::double precision
-FROM retention.audit_unsealed AS u LEFT JOIN retention.audit_events AS e ON e.id = u.event_id AND e.tenant_id = u.tenant_id
-WHERE u.tenant_id = %(tenant)s
+SELECT count(*), extract(epoch FROM clock_timestamp() - min((
+  SELECT e.at FROM retention.audit_events AS e WHERE e.id = u.event_id AND e.tenant_id = u.tenant_id)))::double precision
+FROM retention.audit_unsealed AS u WHERE u.tenant_id = %(tenant)s
 """)
 # EXCEPT sorts or hashes whatever the planner believes of the sizes; an anti-join that believes in few rows would never end.
 _NOWHERE = sql.SQL("""
