@@ -333,6 +333,11 @@ class App:
         with self._reading(tenant, archive) as attempt:
             return attempt, self._read(attempt)
 
+    def own_rows(self, manifest: ReadManifest) -> dict[str, int]:
+        """How many rows of each table a restore puts back: shared rows stayed where they were."""
+        shared = {table.name for table in self.catalog.instances.shared}
+        return {table.name: len(table.rows) for table in manifest.tables if table.name not in shared}
+
     def restore_to_file(self, tenant: TenantId, archive: AttemptId, path: Path) -> None:
         """Write one archive's manifest to a new, private file; it appears only when it is proven whole."""
         with self._reading(tenant, archive) as attempt:
@@ -348,9 +353,12 @@ class App:
             manifest = self._read(attempt)
             restorer = self.restorer()
             if restorer.is_back(tenant, archive, manifest):
-                counts = {table.name: len(table.rows) for table in manifest.tables}
                 return restoration.Restored(
-                    archive=archive, instance=manifest.instance, rows_by_table=counts, identical=True, already=True
+                    archive=archive,
+                    instance=manifest.instance,
+                    rows_by_table=self.own_rows(manifest),
+                    identical=True,
+                    already=True,
                 )
             return restoration.into_database(self.records(), restorer, attempt, manifest, approval_id=approval, run=run)
 

@@ -85,7 +85,7 @@ class Restoring:
                     found.refused.append(_refusal(chosen, Code.RESTORE_CONFLICT, sentences))
                 else:
                     found.ready += 1
-                    found.rows += sum(len(table.rows) for table in manifest.tables)
+                    found.rows += sum(self.app.own_rows(manifest).values())
         return found
 
     def into_database(self, approve: Callable[[AttemptId], str], *, run: str) -> Restores:

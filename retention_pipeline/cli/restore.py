@@ -118,7 +118,7 @@ def _look(call: Call, wanted: AttemptId) -> None:
             "instance": attempt.instance,
             "outcome": Outcome.PREFLIGHT,
             "already_there": back,
-            "rows": sum(len(part.rows) for part in manifest.tables),
+            "rows": sum(call.app.own_rows(manifest).values()),
             "obstacles": [f"{o.table}: {o.sentence}" for o in obstacles],
         }
     )

@@ -40,6 +40,7 @@ def test_a_whole_tenant_comes_back_and_the_same_call_goes_on_where_it_stopped(in
     first = installation.done(*words, "--apply", "--reason", "the wrong period", "--limit", "3")
     assert (first["outcome"], first["restored"], first["left"]) == ("work_remains", 3, len(going) - 3)
     second = installation.done(*words, "--apply", "--reason", "the wrong period")
+    assert first["rows"] + second["rows"] == look["rows"]
     assert (second["outcome"], second["restored"], second["left"]) == ("completed", len(going) - 3, 0)
     now, then = json.loads(installation.picture())[0], json.loads(before)[0]
     # Ephemeral payloads were never archived (A1): a marker stands in their place, and in no other table.
