@@ -75,8 +75,8 @@ def answers(address: str) -> bool:
 
 def graph(page: Page, address: str) -> None:
     """D1: the lineage shows the order without an explanation."""
-    page.goto(f"{address}/asset-groups/")
-    for name in ("inventory", "eligible_set", "encrypted_manifests", "verified_objects", "deletions"):
+    page.goto(f"{address}/locations/retention_pipeline/asset-groups/workflow_instances/lineage")
+    for name in ("inventory", "eligible_set", "_manifests", "verified_objects", "deletions", "archive_retention"):
         page.get_by_text(name).first.wait_for()
 
 
