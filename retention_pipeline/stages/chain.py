@@ -212,9 +212,10 @@ class Chain:
             self._reject([Rejected(instance=attempt.instance, code=error.code, attempt=attempt.id)])
             return None
         if version is None:
-            self._retire(attempt.id, attempt.fence, attempt.instance, Code.OBJECT_MISSING, state=AttemptState.ABANDONED)
+            # Told before the attempt ends: killed in between, the next run finds the attempt, and tells it again.
             if self.world.source.vanished(self.tenant, attempt):  # neither the row nor an archive of it is left
                 self._reject([Rejected(instance=attempt.instance, code=Code.FOREIGN_DELETER, attempt=attempt.id)])
+            self._retire(attempt.id, attempt.fence, attempt.instance, Code.OBJECT_MISSING, state=AttemptState.ABANDONED)
             return None
         kept = self._mark([attempt.stored(version)], self.world.records.mark_stored)
         self.counts.adopted += len(kept)

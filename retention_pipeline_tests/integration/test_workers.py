@@ -301,7 +301,23 @@ def test_a_row_that_a_stranger_deleted_before_it_was_archived_is_told(shared, wh
         vanish(platform, instance)
         report = shared.reconcile(platform).report
     assert (report.outcome, report.counts.failures) == (Outcome.PARTIAL, {Code.FOREIGN_DELETER: 1})
-    assert shared.audit_kinds(platform, instance)[-1] == f"instance.set_aside {Code.FOREIGN_DELETER}"
+    assert f"instance.set_aside {Code.FOREIGN_DELETER}" in shared.audit_kinds(platform, instance)
+
+
+def test_a_run_that_is_killed_while_it_tells_of_a_stranger_leaves_the_telling_to_the_next(shared):
+    """W11, F2: the attempt ends last, so that it is still found."""
+    platform = shared.platform()
+    instance = platform.add(contexts=0)
+    for seam in ("intend", "reject"):
+        records = Seams(shared.world.records, after={seam: stop})
+        with pytest.raises(KeyboardInterrupt):
+            shared.reconcile(platform, world=replace(shared.world, records=records))
+        if seam == "intend":
+            vanish(platform, instance)
+    shared.forget_back_offs(platform)
+    report = shared.reconcile(platform).report
+    assert (report.outcome, report.counts.failures) == (Outcome.PARTIAL, {Code.FOREIGN_DELETER: 1})
+    assert shared.states(platform) == {"abandoned": 1}
 
 
 def test_an_archive_that_was_proven_more_than_an_hour_ago_is_proven_again(shared):
