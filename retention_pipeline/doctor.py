@@ -129,7 +129,7 @@ class Doctor:
 
     def _catalog(self, cursor: Cursor) -> Iterator[Diagnosis]:
         catalog = self.app.catalog
-        for fault in compare(catalog, read_facts(cursor, catalog.instances)):
+        for fault in compare(catalog, read_facts(cursor, catalog)):
             severity = Severity.ERROR if fault.severity is FaultSeverity.ERROR else Severity.WARNING
             sentence = f"Line {fault.line} of the catalog: {fault.sentence}"
             yield Diagnosis(code=fault.code, severity=severity, sentence=sentence, remedy=fault.remedy)

@@ -43,16 +43,19 @@ Section = Literal[
     "artifact_evidence",
     "terminal_epochs",
     "executions",
+    "central",
     "store_bindings",
 ]
 """The part of the archive's manifest that a table belongs to (A1)."""
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
+    """What no file may add to, and nothing changes."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-class Tenants(_Strict):
+class Tenants(Strict):
     """The platform's table of tenants."""
 
     table: QualifiedTable
@@ -62,7 +65,7 @@ class Tenants(_Strict):
     setting: Setting | None = Field(default=None, description="what the source's own row-level security reads")
 
 
-class Root(_Strict):
+class Root(Strict):
     """The instance's own row."""
 
     table: QualifiedTable
@@ -75,14 +78,14 @@ class Root(_Strict):
     guard: bool = Field(default=False, description="let the database refuse a deletion without a verified archive")
 
 
-class Ephemeral(_Strict):
+class Ephemeral(Strict):
     """A payload column that may be short-lived, with its mirrored columns: never archived, a marker stands instead."""
 
     payload: Column
     mirrors: tuple[Column, ...] = ()
 
 
-class Related(_Strict):
+class Related(Strict):
     """A table that is reached from the instance, one step at a time."""
 
     name: Name
@@ -107,7 +110,7 @@ class Shared(Related):
     retention_days: Column | None = None
 
 
-class Epochs(_Strict):
+class Epochs(Strict):
     """Where the platform records when an instance entered a terminal state (W2)."""
 
     evidence: Name
@@ -116,7 +119,7 @@ class Epochs(_Strict):
     at: Column
 
 
-class Blocker(_Strict):
+class Blocker(Strict):
     """Evidence that protects its instance (W3). Whatever is not known to be closed is open."""
 
     name: BlockerName
@@ -131,7 +134,7 @@ class Blocker(_Strict):
         return self
 
 
-class Recovery(_Strict):
+class Recovery(Strict):
     """Dead letters that may be closed by hand, under their fence (G2)."""
 
     evidence: Name
@@ -143,7 +146,7 @@ class Recovery(_Strict):
     closed_at: Column
 
 
-class Stores(_Strict):
+class Stores(Strict):
     """Data stores of the platform, to which instances are bound by evidence (W9)."""
 
     table: QualifiedTable
@@ -154,7 +157,7 @@ class Stores(_Strict):
     store: Column = Field(description="the bindings' column that names the store")
 
 
-class Safety(_Strict):
+class Safety(Strict):
     """How much may change at once without a person's yes (G8, W10)."""
 
     cooling_off_hours: int = Field(
@@ -165,7 +168,7 @@ class Safety(_Strict):
     blocked_share: float = Field(default=0.05, ge=0, le=1, description="of the due instances, how many may be blocked")
 
 
-class InstanceDataset(_Strict):
+class InstanceDataset(Strict):
     """One dataset of instances that are archived, verified and deleted. The loader sees that its parts fit together."""
 
     version: Literal[1]

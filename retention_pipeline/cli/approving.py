@@ -5,14 +5,14 @@ from typing import Final
 
 from retention_pipeline.cli.common import Call
 from retention_pipeline.governance.approval import ApprovalRequest, Kind
-from retention_pipeline.model.people import Job
+from retention_pipeline.model.people import AnyJob
 from retention_pipeline.postgres import approvals
 
 LASTS: Final = timedelta(hours=1)
 """Longer than any single run takes."""
 
 
-def approve_now(call: Call, job: Job, *, subject: str | None = None, max_items: int = 1, reason: str | None) -> str:
+def approve_now(call: Call, job: AnyJob, *, subject: str | None = None, max_items: int = 1, reason: str | None) -> str:
     """Approve, as the person who calls; gives the approval's id.
 
     Args:

@@ -31,7 +31,7 @@ def check(call: Call) -> int:
     """
     rules = call.app.catalog
     with _session(call).transaction(None, read_only=True) as cursor:
-        faults = compare(rules, read_facts(cursor, rules.instances))
+        faults = compare(rules, read_facts(cursor, rules))
     errors = sum(fault.severity is Severity.ERROR for fault in faults)
     call.emit(
         {"catalog": rules.digest, "errors": errors, "faults": [_told(fault) for fault in faults]},

@@ -35,6 +35,7 @@ COMMANDS: Final = {
     "scrub": "retention_pipeline.cli.scrub:scrub",
     "secret": "retention_pipeline.cli.secret:secret",
     "store": "retention_pipeline.cli.store:store",
+    "sweep": "retention_pipeline.cli.sweep:sweep",
 }
 """Where each command is, so that a call imports no more than its own."""
 

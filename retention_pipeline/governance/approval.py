@@ -6,13 +6,21 @@ from enum import StrEnum
 from typing import Final
 
 from retention_pipeline.errors import Code, UsageFault
-from retention_pipeline.model.people import Job
+from retention_pipeline.model.people import AnyJob, Job, SweepJob
 
 MAX_ITEMS: Final = 10_000
 """What one run handles at most (W7)."""
 
-ONE_SUBJECT: Final = frozenset({Job.ARCHIVE, Job.RESTORE, Job.RECOVERY_CANCEL, Job.STORE_DETACH})
-"""Jobs about one instance, archive, dead letter or store."""
+MAX_SWEPT: Final = 50_000
+"""What one pass of a sweep handles at most for one tenant (L2)."""
+
+ONE_SUBJECT: Final = frozenset({Job.ARCHIVE, Job.RESTORE, Job.RECOVERY_CANCEL, Job.STORE_DETACH, Job.JOIN_REQUEST})
+"""Jobs about one instance, archive, dead letter, store or join request."""
+
+
+def most(job: AnyJob) -> int:
+    """How many items an approval of a job covers at most."""
+    return MAX_SWEPT if isinstance(job, SweepJob) else MAX_ITEMS
 
 
 BEFOREHAND: Final = (Job.RECONCILE, Job.ARCHIVE, Job.RESTORE, Job.EXPIRE)
@@ -42,7 +50,7 @@ class ApprovalRequest:
         reason: for the record.
     """
 
-    job: Job
+    job: AnyJob
     kind: Kind
     subject: str | None
     max_items: int
@@ -50,8 +58,8 @@ class ApprovalRequest:
     reason: str
 
     def __post_init__(self) -> None:
-        if not 1 <= self.max_items <= MAX_ITEMS:
-            raise _out_of_bounds(f"An approval covers 1 to {MAX_ITEMS} instances a run.")
+        if not 1 <= self.max_items <= most(self.job):
+            raise _out_of_bounds(f"An approval of {self.job} covers 1 to {most(self.job)} items a run.")
         if not timedelta(0) < self.lasts <= self.kind.longest:
             raise _out_of_bounds(f"A {self.kind} approval lasts up to {self.kind.longest.days} days.")
         if self.job in ONE_SUBJECT and (self.subject is None or self.kind is Kind.STANDING):

@@ -43,6 +43,10 @@ class Counts:
     adopted: int = 0
     expired: int = 0
     removed: int = 0
+    cleared: int = 0
+    purged: int = 0
+    shelved: int = 0
+    kept: int = 0
     locks_pending: int = 0
     skipped: int = 0
     failures: dict[str, int] = field(default_factory=dict)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import Self
 
 from retention_pipeline.model.ids import TenantId
 
@@ -32,6 +33,7 @@ class Job(StrEnum):
     RECOVERY_CANCEL = "recovery_cancel"
     STORE_DETACH = "store_detach"
     SCRUB_REMOVE = "scrub_remove"
+    JOIN_REQUEST = "join_request"
 
     @property
     def permission(self) -> Permission:
@@ -44,7 +46,32 @@ class Job(StrEnum):
             Job.RECOVERY_CANCEL: Permission.RECOVERY_CANCEL,
             Job.STORE_DETACH: Permission.ARCHIVE,
             Job.SCRUB_REMOVE: Permission.ARCHIVE,
+            Job.JOIN_REQUEST: Permission.RECONCILE,
         }[self]
+
+
+class SweepJob(str):
+    """The work of one sweep, named after its dataset: `sweep:submission_ledgers`. A catalog may name any."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, dataset: str) -> Self:
+        """The job of a dataset."""
+        return cls(f"sweep:{dataset}")
+
+    @property
+    def dataset(self) -> str:
+        """Whose job it is."""
+        return self.removeprefix("sweep:")
+
+    @property
+    def permission(self) -> Permission:
+        """Who may approve it."""
+        return Permission.RECONCILE
+
+
+AnyJob = Job | SweepJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +98,7 @@ class Approval:
 
     id: str
     tenant: TenantId
-    job: Job
+    job: AnyJob
     actor: str
     max_items: int
     expires_at: datetime

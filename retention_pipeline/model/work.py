@@ -21,7 +21,7 @@ from retention_pipeline.model.decision import Facts
 from retention_pipeline.model.ids import AttemptId, InstanceId, ObjectVersion, TenantId
 from retention_pipeline.model.inventory import Inventory
 from retention_pipeline.model.outcome import RunReport
-from retention_pipeline.model.people import Approval, Job
+from retention_pipeline.model.people import AnyJob, Approval
 from retention_pipeline.model.profile import Profile, Readiness
 
 Moved = tuple[AttemptId, int, ObjectVersion]
@@ -114,23 +114,23 @@ class Source(Protocol):
 class Records(Protocol):
     """The product's own records, of one tenant at a time."""
 
-    def take_lease(self, tenant: TenantId, job: Job, holder: str) -> int | None:
+    def take_lease(self, tenant: TenantId, job: AnyJob, holder: str) -> int | None:
         """The fencing token, or None while another run has the job (G7)."""
         ...
 
-    def keep_lease(self, tenant: TenantId, job: Job, holder: str, fence: int) -> None:
+    def keep_lease(self, tenant: TenantId, job: AnyJob, holder: str, fence: int) -> None:
         """Extend the lease, or raise `Unavailable(LEASE_LOST)`."""
         ...
 
-    def drop_lease(self, tenant: TenantId, job: Job, holder: str, fence: int) -> None:
+    def drop_lease(self, tenant: TenantId, job: AnyJob, holder: str, fence: int) -> None:
         """End the lease, and let go of every attempt of this holder."""
         ...
 
-    def use_approval(self, tenant: TenantId, approval_id: str, job: Job, run: str, subject: str | None) -> Approval:
+    def use_approval(self, tenant: TenantId, approval_id: str, job: AnyJob, run: str, subject: str | None) -> Approval:
         """Take an approval for this run, or raise `Refused(APPROVAL_INVALID)` (G4)."""
         ...
 
-    def standing_approval(self, tenant: TenantId, job: Job) -> str | None:
+    def standing_approval(self, tenant: TenantId, job: AnyJob) -> str | None:
         """The newest standing approval that is good now."""
         ...
 
@@ -210,7 +210,7 @@ class Records(Protocol):
         """Append one event."""
         ...
 
-    def previous_backlog(self, tenant: TenantId, job: Job) -> int | None:
+    def previous_backlog(self, tenant: TenantId, job: AnyJob) -> int | None:
         """The backlog that the last run of this job left."""
         ...
 

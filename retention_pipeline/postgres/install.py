@@ -11,7 +11,7 @@ from psycopg import sql
 
 from retention_pipeline.catalog.loader import Catalog
 from retention_pipeline.catalog.model import InstanceDataset, Related
-from retention_pipeline.postgres import act_functions, names, worker_rules
+from retention_pipeline.postgres import act_functions, names, sweep_rules, worker_rules
 from retention_pipeline.postgres.definer import COUNTER, OPERATOR, PIN, WORKER, DefinerFunction, policy
 from retention_pipeline.postgres.shape import SourceShape, named_tables, read_shape
 
@@ -20,26 +20,32 @@ def install(connection: psycopg.Connection, catalog: Catalog) -> None:
     """Create or replace everything, in one transaction. Needs a login that owns the source's tables."""
     with connection.transaction(), connection.cursor() as cursor:
         cursor.execute("SET LOCAL search_path = pg_catalog")
-        shape = read_shape(cursor, named_tables(catalog.instances))
-        for statement in statements(catalog.instances, shape):
+        shape = read_shape(cursor, all_tables(catalog))
+        for statement in statements(catalog, shape):
             cursor.execute(statement)
         cursor.execute(
             sql.SQL("COMMENT ON FUNCTION retention.tenant_directory() IS {}").format(
-                sql.Literal(installed_digest(catalog.instances, shape))
+                sql.Literal(installed_digest(catalog, shape))
             )
         )
 
 
-def statements(dataset: InstanceDataset, shape: SourceShape) -> list[sql.Composed]:
+def all_tables(catalog: Catalog) -> tuple[str, ...]:
+    """Every table that a catalog names, once."""
+    return tuple(dict.fromkeys([*named_tables(catalog.instances), *sweep_rules.swept_tables(catalog)]))
+
+
+def statements(catalog: Catalog, shape: SourceShape) -> list[sql.Composed]:
     """Everything that a catalog installs over tables of this shape."""
+    dataset = catalog.instances
     made = [*privileges(dataset), *policies(dataset), *worker_rules.policies(dataset)]
     made += [*guards(dataset), *worker_rules.receipt_guard(dataset), *act_functions.rules(dataset)]
-    return [*made, *functions(dataset, shape), PIN.format()]
+    return [*made, *functions(dataset, shape), *sweep_rules.statements(catalog), PIN.format()]
 
 
-def installed_digest(dataset: InstanceDataset, shape: SourceShape) -> str:
+def installed_digest(catalog: Catalog, shape: SourceShape) -> str:
     """Names what a catalog installs; `catalog check` compares it with the database's own note."""
-    text = "\n".join(statement.as_string(None) for statement in statements(dataset, shape))
+    text = "\n".join(statement.as_string(None) for statement in statements(catalog, shape))
     return f"catalog {hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 

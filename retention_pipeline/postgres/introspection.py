@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any
 
-from retention_pipeline.catalog.model import InstanceDataset
+from retention_pipeline.catalog.loader import Catalog
 from retention_pipeline.catalog.schema import (
     Column,
     DatabaseFacts,
@@ -20,17 +20,17 @@ from retention_pipeline.catalog.schema import (
 from retention_pipeline.errors import Refused
 from retention_pipeline.postgres import install, system_catalog
 from retention_pipeline.postgres.session import Cursor, rows
-from retention_pipeline.postgres.shape import named_tables, read_shape
+from retention_pipeline.postgres.shape import read_shape
 
 
-def read_facts(cursor: Cursor, dataset: InstanceDataset) -> DatabaseFacts:
-    """Read the facts about a dataset's tables, and about every table that refers to one of them.
+def read_facts(cursor: Cursor, catalog: Catalog) -> DatabaseFacts:
+    """Read the facts about a catalog's tables, and about every table that refers to one of them.
 
     Args:
         cursor: of a transaction of `Session`, whose settings decide how a type is printed.
-        dataset: the catalog's dataset.
+        catalog: the rules that name the tables.
     """
-    wanted = {"tables": list(named_tables(dataset))}
+    wanted = {"tables": list(install.all_tables(catalog))}
     columns = _by_table(rows(cursor, system_catalog.COLUMNS, wanted))
     indexes = _by_table(rows(cursor, system_catalog.INDEXES, wanted))
     policies = _by_table(rows(cursor, system_catalog.POLICIES, wanted))
@@ -39,28 +39,28 @@ def read_facts(cursor: Cursor, dataset: InstanceDataset) -> DatabaseFacts:
         for row in rows(cursor, system_catalog.TABLES, wanted)
     }
     notes: dict[str, str | None] = dict(rows(cursor, system_catalog.FUNCTIONS))
-    expected, functions = _expected(cursor, dataset)
+    expected, functions = _expected(cursor, catalog)
     return DatabaseFacts(
         tables=tables,
-        foreign_keys=read_foreign_keys(cursor, dataset),
+        foreign_keys=read_foreign_keys(cursor, install.all_tables(catalog)),
         installed=notes.get("tenant_directory"),
         expected=expected,
         missing_functions=tuple(sorted(functions - set(notes))),
     )
 
 
-def read_foreign_keys(cursor: Cursor, dataset: InstanceDataset) -> tuple[ForeignKey, ...]:
-    """Every foreign key to one of a dataset's tables, from whatever table."""
-    wanted = {"tables": list(named_tables(dataset))}
+def read_foreign_keys(cursor: Cursor, tables: Sequence[str]) -> tuple[ForeignKey, ...]:
+    """Every foreign key to one of these tables, from whatever table."""
+    wanted = {"tables": list(tables)}
     return tuple(_foreign_key(row) for row in rows(cursor, system_catalog.FOREIGN_KEYS, wanted))
 
 
-def _expected(cursor: Cursor, dataset: InstanceDataset) -> tuple[str | None, set[str]]:
+def _expected(cursor: Cursor, catalog: Catalog) -> tuple[str | None, set[str]]:
     """What this catalog would leave here, its note and its functions; nothing, where a table or column is missing."""
-    shape = read_shape(cursor, named_tables(dataset))
+    shape = read_shape(cursor, install.all_tables(catalog))
     try:
-        made = "\n".join(statement.as_string(None) for statement in install.statements(dataset, shape))
-        note = install.installed_digest(dataset, shape)
+        made = "\n".join(statement.as_string(None) for statement in install.statements(catalog, shape))
+        note = install.installed_digest(catalog, shape)
     except Refused:
         return None, set()
     return note, set(re.findall(r'CREATE FUNCTION retention\."(\w+)"', made))

@@ -13,7 +13,7 @@ from retention_pipeline.errors import Code, Refused
 from retention_pipeline.postgres import install
 from retention_pipeline.postgres.session import translate, translated
 
-LATEST = "0007"
+LATEST = "0011"
 _MIGRATIONS = resources.files("retention_pipeline.postgres")
 
 

@@ -12,7 +12,7 @@ from retention_pipeline.model.archive import Rejected
 from retention_pipeline.model.ids import InstanceId, TenantId
 from retention_pipeline.model.inventory import Inventory
 from retention_pipeline.model.outcome import RunReport
-from retention_pipeline.model.people import Approval, Job
+from retention_pipeline.model.people import AnyJob, Approval
 from retention_pipeline.model.work import Acknowledged
 from retention_pipeline.postgres.session import Cursor, one, rows
 
@@ -72,7 +72,7 @@ VALUES (%(id)s::uuid, %(run)s, %(tenant)s, %(single)s) ON CONFLICT (approval_id,
 
 
 def use_approval(
-    cursor: Cursor, tenant: TenantId, approval_id: str, job: Job, run: str, subject: str | None
+    cursor: Cursor, tenant: TenantId, approval_id: str, job: AnyJob, run: str, subject: str | None
 ) -> Approval:
     """Take an approval for one run (G4): the same tenant, job and subject, not expired, and not used by another run.
 
@@ -101,7 +101,7 @@ def use_approval(
     return Approval(id=approval_id, tenant=tenant, job=job, actor=actor, max_items=max_items, expires_at=expires_at)
 
 
-def standing_approval(cursor: Cursor, tenant: TenantId, job: Job) -> str | None:
+def standing_approval(cursor: Cursor, tenant: TenantId, job: AnyJob) -> str | None:
     """The id of the newest standing approval that is good now."""
     found = rows(cursor, _STANDING_APPROVAL, {"tenant": tenant, "job": job})
     return str(found[0][0]) if found else None
@@ -246,6 +246,9 @@ def record_outcome(cursor: Cursor, report: RunReport, started: datetime) -> None
         "deleted": report.counts.deleted,
         "expired": report.counts.expired,
         "removed": report.counts.removed,
+        "cleared": report.counts.cleared,
+        "purged": report.counts.purged,
+        "shelved": report.counts.shelved,
         "failures": report.counts.failures,
         "backlog": report.backlog,
     }

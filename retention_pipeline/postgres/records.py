@@ -12,7 +12,7 @@ from retention_pipeline.model.archive import MANIFEST_FORMAT, Attempt, AttemptSt
 from retention_pipeline.model.ids import AttemptId, InstanceId, TenantId
 from retention_pipeline.model.inventory import Inventory
 from retention_pipeline.model.outcome import RunReport
-from retention_pipeline.model.people import Approval, Job
+from retention_pipeline.model.people import AnyJob, Approval
 from retention_pipeline.model.profile import Profile, Readiness
 from retention_pipeline.model.work import Acknowledged, EligibleSet, Moved
 from retention_pipeline.postgres import attempts, oversight, profiles
@@ -71,12 +71,12 @@ class PostgresRecords:
     session: Session
     catalog: Catalog
 
-    def take_lease(self, tenant: TenantId, job: Job, holder: str) -> int | None:
+    def take_lease(self, tenant: TenantId, job: AnyJob, holder: str) -> int | None:
         """The fencing token, or None while another run has the job (G7)."""
         with self.session.transaction(tenant) as cursor:
             return oversight.take_lease(cursor, tenant, job, holder, JOB_LEASE_SECONDS)
 
-    def keep_lease(self, tenant: TenantId, job: Job, holder: str, fence: int) -> None:
+    def keep_lease(self, tenant: TenantId, job: AnyJob, holder: str, fence: int) -> None:
         """Extend the lease, or raise `Unavailable(LEASE_LOST)`."""
         with self.session.transaction(tenant) as cursor:
             if not oversight.keep_lease(cursor, tenant, job, holder, fence, JOB_LEASE_SECONDS):
@@ -86,13 +86,13 @@ class PostgresRecords:
                     remedy="See the other run; what this one verified is picked up by it.",
                 )
 
-    def drop_lease(self, tenant: TenantId, job: Job, holder: str, fence: int) -> None:
+    def drop_lease(self, tenant: TenantId, job: AnyJob, holder: str, fence: int) -> None:
         """End the lease, and let go of every attempt of this holder."""
         with self.session.transaction(tenant) as cursor:
             attempts.release(cursor, tenant, holder)
             oversight.drop_lease(cursor, tenant, job, holder, fence)
 
-    def use_approval(self, tenant: TenantId, approval_id: str, job: Job, run: str, subject: str | None) -> Approval:
+    def use_approval(self, tenant: TenantId, approval_id: str, job: AnyJob, run: str, subject: str | None) -> Approval:
         """Take an approval for this run (G4)."""
         with self.session.transaction(tenant) as cursor:
             approval = oversight.use_approval(cursor, tenant, approval_id, job, run, subject)
@@ -108,7 +108,7 @@ class PostgresRecords:
             )
             return approval
 
-    def standing_approval(self, tenant: TenantId, job: Job) -> str | None:
+    def standing_approval(self, tenant: TenantId, job: AnyJob) -> str | None:
         """The newest standing approval that is good now."""
         with self.session.transaction(tenant, read_only=True) as cursor:
             return oversight.standing_approval(cursor, tenant, job)
@@ -276,7 +276,7 @@ class PostgresRecords:
                 cursor, tenant, actor=actor, kind=kind, outcome=outcome, run=run, subjects=[(subject, code)]
             )
 
-    def previous_backlog(self, tenant: TenantId, job: Job) -> int | None:
+    def previous_backlog(self, tenant: TenantId, job: AnyJob) -> int | None:
         """The backlog that the last run of this job left."""
         with self.session.transaction(tenant, read_only=True) as cursor:
             found = rows(cursor, _PREVIOUS, {"tenant": tenant, "job": job})

@@ -38,7 +38,7 @@ from retention_pipeline.postgres.halves import WAITED, by_halves
 from retention_pipeline.postgres.introspection import read_foreign_keys
 from retention_pipeline.postgres.oversight import clear_set_aside
 from retention_pipeline.postgres.session import Cursor, rows
-from retention_pipeline.postgres.shape import SourceShape
+from retention_pipeline.postgres.shape import SourceShape, named_tables
 from retention_pipeline.postgres.vanished import BIND_HOLDS, Vanished
 from retention_pipeline.postgres.worker_rules import RECEIPT_TRIGGER
 
@@ -313,7 +313,7 @@ class Swap:
         dataset = self.catalog.instances
         parents = {ROOT: dataset.root.table, **{e.name: e.table for e in dataset.evidence}}
         declared = [(e.table, parents[e.parent], set(e.join.items())) for e in dataset.evidence]
-        for key in read_foreign_keys(cursor, dataset):
+        for key in read_foreign_keys(cursor, named_tables(dataset)):
             known = any(
                 (table, parent) == (key.belongs_to, key.parent) and join <= set(key.pairs)
                 for table, parent, join in declared

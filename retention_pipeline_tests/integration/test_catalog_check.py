@@ -27,7 +27,7 @@ def facts_of(url, catalog):
     session = Session(url=url)
     try:
         with session.transaction(None, read_only=True) as cursor:
-            return read_facts(cursor, catalog.instances)
+            return read_facts(cursor, catalog)
     finally:
         session.close()
 

@@ -183,6 +183,133 @@ CREATE TABLE nucleus.workflow_store_bindings (
   PRIMARY KEY (store_id, instance_id)
 );
 
+-- Payloads that their writers may mark as short-lived. `data` and `variables` are older columns that mirror the payload;
+-- `payload_expired_at` is what stays when it is cleared: an instant, so that a reader can tell expired from never there.
+CREATE TABLE nucleus.workflow_central_instances (
+  id uuid PRIMARY KEY,
+  tenant_id uuid NOT NULL,
+  instance_id uuid NOT NULL REFERENCES nucleus.workflow_instances,
+  payload jsonb,
+  variables jsonb NOT NULL DEFAULT '{}',
+  payload_expired_at timestamptz,
+  updated_at timestamptz NOT NULL DEFAULT now()
+);
+
+CREATE TABLE nucleus.workflow_central_tasks (
+  id uuid PRIMARY KEY,
+  tenant_id uuid NOT NULL,
+  instance_id uuid NOT NULL REFERENCES nucleus.workflow_instances,
+  name text NOT NULL DEFAULT 'task',
+  payload jsonb,
+  data jsonb NOT NULL DEFAULT '{}',
+  payload_expired_at timestamptz,
+  updated_at timestamptz NOT NULL DEFAULT now()
+);
+
+-- Settings of a tenant's own, among them `workflow.allow_ephemeral_payload`.
+CREATE TABLE nucleus.tenant_settings (
+  tenant_id uuid NOT NULL,
+  name text NOT NULL,
+  value jsonb NOT NULL,
+  PRIMARY KEY (tenant_id, name)
+);
+
+-- Idempotency keys of submitted jobs, so that a submission that comes twice is one.
+CREATE TABLE nucleus.crm_submission_ledger (
+  id uuid PRIMARY KEY,
+  tenant_id uuid NOT NULL,
+  idempotency_key text NOT NULL,
+  job_id uuid,
+  created_at timestamptz NOT NULL DEFAULT now()
+);
+
+CREATE TABLE nucleus.platform_submission_ledger (
+  id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  tenant_id uuid NOT NULL,
+  idempotency_key text NOT NULL,
+  job_id uuid,
+  created_at timestamptz NOT NULL DEFAULT now()
+);
+
+CREATE TABLE nucleus.jobs (
+  id uuid PRIMARY KEY,
+  tenant_id uuid NOT NULL,
+  instance_id uuid,  -- the workflow instance that asked for it, if one did; a hold on that instance keeps the job
+  kind text NOT NULL,
+  status text NOT NULL CHECK (status IN ('queued', 'running', 'succeeded', 'failed', 'cancelled')),
+  created_at timestamptz NOT NULL DEFAULT now(),
+  finished_at timestamptz
+);
+
+CREATE TABLE nucleus.job_outcome_evidence (
+  id uuid PRIMARY KEY,
+  tenant_id uuid NOT NULL,
+  job_id uuid NOT NULL REFERENCES nucleus.jobs,
+  outcome text NOT NULL,
+  detail jsonb NOT NULL DEFAULT '{}',
+  recorded_at timestamptz NOT NULL DEFAULT now()
+);
+
+-- Companies, the people who ask to join them, and what that leaves behind.
+CREATE TABLE nucleus.companies (
+  id uuid PRIMARY KEY,
+  tenant_id uuid NOT NULL,
+  name text NOT NULL,
+  status text NOT NULL CHECK (status IN ('active', 'paused', 'archived', 'deleted')),
+  updated_at timestamptz NOT NULL DEFAULT now()
+);
+
+CREATE TABLE nucleus.company_invites (
+  id uuid PRIMARY KEY,
+  tenant_id uuid NOT NULL,
+  company_id uuid NOT NULL REFERENCES nucleus.companies,
+  expires_at timestamptz,
+  revoked_at timestamptz,
+  created_at timestamptz NOT NULL DEFAULT now()
+);
+
+CREATE TABLE nucleus.join_requests (
+  id uuid PRIMARY KEY,
+  tenant_id uuid NOT NULL,
+  company_id uuid NOT NULL REFERENCES nucleus.companies,
+  invite_id uuid REFERENCES nucleus.company_invites,
+  kind text NOT NULL DEFAULT 'human' CHECK (kind IN ('human', 'agent')),
+  status text NOT NULL CHECK (status IN ('pending_approval', 'approved', 'rejected')),
+  version bigint NOT NULL DEFAULT 1,
+  kept_at timestamptz,
+  archived_at timestamptz,
+  accepted_at timestamptz,
+  created_at timestamptz NOT NULL DEFAULT now(),
+  updated_at timestamptz NOT NULL DEFAULT now()
+);
+
+CREATE TABLE nucleus.activity_records (
+  id uuid PRIMARY KEY DEFAULT gen_random_uuid(),
+  tenant_id uuid NOT NULL,
+  company_id uuid NOT NULL REFERENCES nucleus.companies,
+  subject_id uuid NOT NULL,
+  action text NOT NULL,
+  actor text NOT NULL,
+  at timestamptz NOT NULL DEFAULT now()
+);
+
+CREATE TABLE nucleus.notifications (
+  id uuid PRIMARY KEY DEFAULT gen_random_uuid(),
+  tenant_id uuid NOT NULL,
+  company_id uuid NOT NULL REFERENCES nucleus.companies,
+  subject_id uuid NOT NULL,
+  kind text NOT NULL,
+  at timestamptz NOT NULL DEFAULT now()
+);
+
+CREATE TABLE nucleus.agent_deliveries (  -- what an agent is told; archiving a request tells none
+  id uuid PRIMARY KEY DEFAULT gen_random_uuid(),
+  tenant_id uuid NOT NULL,
+  subject_id uuid NOT NULL,
+  kind text NOT NULL,
+  at timestamptz NOT NULL DEFAULT now()
+);
+
 -- Every foreign key from a child has an index: without one, deleting a root costs a scan of the child (DESIGN: 38 ms for 1).
 CREATE INDEX ON nucleus.workflows (tenant_id);
 CREATE INDEX ON nucleus.workflow_instances (tenant_id, state);
@@ -201,6 +328,31 @@ CREATE INDEX ON nucleus.workflow_occurrence_targets (occurrence_id);
 CREATE INDEX ON nucleus.workflow_trigger_deliveries (target_id);
 CREATE INDEX ON nucleus.workflow_artifact_operations (instance_id);
 CREATE INDEX ON nucleus.workflow_store_bindings (instance_id);
+
+CREATE INDEX ON nucleus.workflow_central_instances (instance_id);
+CREATE INDEX ON nucleus.workflow_central_tasks (instance_id);
+-- What a sweep looks for, by tenant and in the order in which it falls due; not one of them reads a whole table.
+CREATE INDEX ON nucleus.crm_submission_ledger (tenant_id, created_at, id);
+CREATE INDEX ON nucleus.platform_submission_ledger (tenant_id, created_at, id);
+CREATE UNIQUE INDEX ON nucleus.crm_submission_ledger (tenant_id, idempotency_key);
+CREATE UNIQUE INDEX ON nucleus.platform_submission_ledger (tenant_id, idempotency_key);
+CREATE INDEX ON nucleus.jobs (tenant_id, finished_at, id);
+CREATE INDEX ON nucleus.jobs (instance_id);
+CREATE INDEX ON nucleus.job_outcome_evidence (tenant_id, recorded_at, id);
+CREATE INDEX ON nucleus.job_outcome_evidence (job_id);
+CREATE INDEX ON nucleus.workflow_transition_requests (tenant_id, finished_at, id);
+CREATE INDEX ON nucleus.workflow_executions (tenant_id, finished_at, id);
+CREATE INDEX ON nucleus.workflow_action_checkpoints (tenant_id, at, id);
+CREATE INDEX ON nucleus.workflow_dead_letters (tenant_id, closed_at, id);
+CREATE INDEX ON nucleus.workflow_occurrence_targets (tenant_id, created_at, id);
+CREATE INDEX ON nucleus.workflow_trigger_deliveries (tenant_id, at, id);
+CREATE INDEX ON nucleus.workflow_trigger_occurrences (tenant_id, occurred_at, id);
+CREATE INDEX ON nucleus.companies (tenant_id);
+CREATE INDEX ON nucleus.company_invites (company_id);
+CREATE INDEX ON nucleus.join_requests (company_id);
+CREATE INDEX ON nucleus.join_requests (invite_id);
+CREATE INDEX ON nucleus.activity_records (company_id);
+CREATE INDEX ON nucleus.notifications (company_id);
 
 -- W2: the platform itself records when an instance enters a terminal state, once; nobody can move that instant afterwards.
 CREATE FUNCTION nucleus.record_terminal_epoch() RETURNS trigger

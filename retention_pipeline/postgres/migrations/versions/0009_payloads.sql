@@ -1,0 +1,3 @@
+-- Short-lived payloads and their expiry.
+
+SELECT;

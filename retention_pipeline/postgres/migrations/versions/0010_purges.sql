@@ -1,0 +1,3 @@
+-- What runs saw of the periods of purges.
+
+SELECT;

@@ -1,0 +1,3 @@
+-- Deadlines of join requests, and what people do with one.
+
+SELECT;

@@ -1,0 +1,105 @@
+"""What the catalog's sweeps install: privileges and policies of the worker, so that its login alone ends no row (SPEC G4, L3).
+
+A restrictive policy asks what the run asks: is this row over its time by the database's own clock, and is a run of this sweep under
+way that somebody approved? Who shortens the days in a file on the worker's machine shortens nothing before the owner migrates.
+"""
+
+from collections.abc import Iterator
+
+from psycopg import sql
+
+from retention_pipeline.catalog.loader import Catalog
+from retention_pipeline.catalog.sweep_model import PurgeDataset, PurgedTable
+from retention_pipeline.model.people import SweepJob
+from retention_pipeline.postgres import names
+from retention_pipeline.postgres.definer import COUNTER, OPERATOR, WORKER, policy
+
+
+def swept_tables(catalog: Catalog) -> dict[str, str]:
+    """Every table that a sweep reads or changes, with its tenant column, without those of instances."""
+    found: dict[str, str] = {}
+    for rules in catalog.sweeps:
+        for table in rules.dataset.tables:
+            found[table.table] = table.tenant
+    return found
+
+
+def statements(catalog: Catalog) -> list[sql.Composed]:
+    """Everything that the sweeps of a catalog install, beside what its instances do."""
+    made: list[sql.Composed] = []
+    own = {name for name in swept_tables(catalog) if name not in _of_instances(catalog)}
+    for name, tenant in swept_tables(catalog).items():
+        if name in own:
+            made += _reading(name, tenant)
+    for rules in catalog.sweeps:
+        if isinstance(rules.dataset, PurgeDataset) and not rules.dataset.history:
+            for table in rules.dataset.tables:
+                made += _purging(rules.dataset, table)
+    return made
+
+
+def _of_instances(catalog: Catalog) -> set[str]:
+    dataset = catalog.instances
+    return {dataset.tenants.table, dataset.root.table, *(related.table for related in dataset.by_name.values())}
+
+
+def _reading(name: str, tenant: str) -> Iterator[sql.Composed]:
+    """The product's three roles read their own tenant's rows; the counter counts over all."""
+    yield sql.SQL("GRANT USAGE ON SCHEMA {} TO {}, {}, {}").format(
+        sql.Identifier(name.split(".", 1)[0]), WORKER, OPERATOR, COUNTER
+    )
+    yield sql.SQL("GRANT SELECT ON {} TO {}, {}, {}").format(names.table(name), WORKER, OPERATOR, COUNTER)
+    yield from policy("retention_counter_reads", name, "FOR SELECT TO {role} USING (true)", COUNTER)
+    yield from policy(
+        "retention_operator_reads",
+        name,
+        "AS RESTRICTIVE FOR SELECT TO {role} USING ({tenant}::text = (SELECT retention.current_tenant())"
+        " AND (SELECT retention.permitted('workflow_retention:read')))",
+        OPERATOR,
+        tenant=sql.Identifier(tenant),
+    )
+    yield from policy(
+        "retention_worker_tenant",
+        name,
+        "AS RESTRICTIVE TO {role} USING ({tenant}::text = (SELECT retention.current_tenant()))",
+        WORKER,
+        tenant=sql.Identifier(tenant),
+    )
+
+
+def _purging(dataset: PurgeDataset, table: PurgedTable) -> Iterator[sql.Composed]:
+    on = names.table(table.table)
+    yield sql.SQL("GRANT DELETE ON {} TO {}").format(on, WORKER)
+    # A row lock needs the privilege to update; the policy lets nobody use it for an update.
+    yield sql.SQL("GRANT UPDATE ({}) ON {} TO {}").format(sql.Identifier(table.key[0]), on, WORKER)
+    yield from policy(
+        "retention_worker_locks",
+        table.table,
+        "AS RESTRICTIVE FOR UPDATE TO {role} USING (true) WITH CHECK (false)",
+        WORKER,
+    )
+    yield from policy(
+        "retention_worker_deletes",
+        table.table,
+        "AS RESTRICTIVE FOR DELETE TO {role} USING ({over})",
+        WORKER,
+        over=purgeable(dataset, table),
+    )
+
+
+def purgeable(dataset: PurgeDataset, table: PurgedTable) -> sql.Composed:
+    """The row, by its bare columns, is over its time by the database's clock, and an approved run is under way."""
+    rule = [
+        sql.SQL("{} < clock_timestamp() - make_interval(hours => 24 * {})").format(
+            sql.Identifier(table.age), sql.Literal(table.older_than_days)
+        ),
+        sql.SQL("{} > '-infinity'::timestamptz").format(sql.Identifier(table.age)),
+    ]
+    if table.status is not None:
+        closed = sql.Literal(list(table.closed))
+        rule.append(sql.SQL("{}::text = ANY({})").format(sql.Identifier(table.status), closed))
+    if table.present is not None:
+        rule.append(sql.SQL("{} IS NOT NULL").format(sql.Identifier(table.present)))
+    job = sql.Literal(SweepJob.of(dataset.dataset))
+    rule.append(sql.SQL("(SELECT retention.sweeping({}))").format(job))
+    return names.conjunction(rule)

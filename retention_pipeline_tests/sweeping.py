@@ -1,0 +1,83 @@
+"""Sweeps over a real database: one run as the product makes it, with an approval of its own."""
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from retention_pipeline.catalog.loader import load
+from retention_pipeline.catalog.sweep_model import PurgeDataset, SweepDataset
+from retention_pipeline.model.sweep import Sweeper
+from retention_pipeline.postgres.purge import PostgresPurge
+from retention_pipeline.postgres.session import Session
+from retention_pipeline.sweeps.loop import Sweep, SweepBounds, SweepResult
+from retention_pipeline_tests.rows import Platform, new_id
+from retention_pipeline_tests.seams import module_database, shared
+from retention_pipeline_tests.worlds import NOW, Bench
+
+__all__ = ["NOW", "Broom", "broom", "module_database", "shared"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Broom:
+    """One database, and every sweep of the shipped catalog."""
+
+    bench: Bench
+
+    def platform(self, **more: Any) -> Platform:
+        return Platform(database=self.bench.database, **more)
+
+    def approve(self, platform: Platform, dataset: str, *, items: int = 50_000, kind: str = "single_use") -> str:
+        return self.bench.approve(platform, job=f"sweep:{dataset}", items=items, kind=kind)
+
+    def sweeper(self, dataset: str | SweepDataset, session: Session | None = None) -> Sweeper:
+        """The verb over a sweep of the shipped catalog, or over a dataset of the test's own."""
+        rules = load().sweep(dataset).dataset if isinstance(dataset, str) else dataset
+        session = session or self.bench.session()
+        assert isinstance(rules, PurgeDataset)
+        return PostgresPurge(session=session, dataset=rules)
+
+    def sweep(
+        self,
+        platform: Platform,
+        dataset: str,
+        *,
+        apply: bool = True,
+        approval: str | None = None,
+        as_of: datetime | None = NOW,
+        sweeper: Sweeper | None = None,
+        **bounds: Any,
+    ) -> SweepResult:
+        """One pass; `bounds` are narrower ones than the catalog's."""
+        self.bench.runs += 1
+        if apply and approval is None:
+            approval = self.approve(platform, dataset)
+        rules = load().sweep(dataset).dataset
+        return Sweep(
+            source=self.bench.world.source,
+            records=self.bench.world.records,
+            sweeper=sweeper or self.sweeper(dataset),
+            dataset=dataset,
+            tenant=platform.tenant,
+            run=f"run-{self.bench.runs}",
+            bounds=replace(SweepBounds(batch=rules.batch, batches=rules.batches), **bounds),
+            apply=apply,
+            approval=approval,
+            as_of=as_of,
+        )()
+
+
+@pytest.fixture
+def broom(shared: Bench) -> Broom:
+    return Broom(bench=shared)
+
+
+def ledger_row(platform: Platform, table: str, created_at: str) -> str:
+    """A row of `nucleus.<table>`."""
+    key = new_id()
+    columns = "tenant_id, idempotency_key, created_at" + (", id" if table.startswith("crm") else "")
+    marks = "%s, %s, %s" + (", %s" if table.startswith("crm") else "")
+    values = [platform.tenant, key, created_at] + ([new_id()] if table.startswith("crm") else [])
+    platform.run(f"INSERT INTO nucleus.{table} ({columns}) VALUES ({marks})", *values)
+    return key
