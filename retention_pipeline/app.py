@@ -12,7 +12,6 @@ from typing import Final, Self
 
 from retention_pipeline.catalog.check import Severity, check, require_sound
 from retention_pipeline.catalog.loader import Catalog, load
-from retention_pipeline.catalog.sweep_model import PurgeDataset
 from retention_pipeline.egress.kms import KmsApi, KmsPlace
 from retention_pipeline.egress.policy import Destination, EgressPolicy
 from retention_pipeline.egress.s3 import S3Api
@@ -36,7 +35,6 @@ from retention_pipeline.model.people import Tenant, TenantCount
 from retention_pipeline.model.ports import KeyProvider, ObjectStore
 from retention_pipeline.model.profile import LockMode, Profile, Provider, Readiness
 from retention_pipeline.model.scrub import SLICES, Integrity, ScrubResult
-from retention_pipeline.model.sweep import Sweeper
 from retention_pipeline.postgres import (
     archive_lives,
     attempts,
@@ -53,7 +51,6 @@ from retention_pipeline.postgres.introspection import read_facts
 from retention_pipeline.postgres.key_copies import PostgresKeyCopies
 from retention_pipeline.postgres.key_desk import PostgresKeyDesk, PostgresRewrapping
 from retention_pipeline.postgres.object_locks import PostgresLockReminders
-from retention_pipeline.postgres.purge import PostgresPurge
 from retention_pipeline.postgres.records import PostgresRecords
 from retention_pipeline.postgres.restore import PostgresRestorer
 from retention_pipeline.postgres.scrub import PostgresScrub
@@ -77,7 +74,6 @@ from retention_pipeline.storage.filesystem import FilesystemStore
 from retention_pipeline.storage.keys import checked_prefix
 from retention_pipeline.storage.readiness import probe
 from retention_pipeline.storage.s3 import S3Store
-from retention_pipeline.sweeps.loop import Sweep, SweepBounds, SweepResult
 
 PROFILE_GRAMMAR: Final = Grammar(endpoint=lambda text: str(Destination.parse(text)), prefix=checked_prefix)
 """How those who connect to a profile's places read them."""
@@ -287,7 +283,7 @@ class App:
             Refused: `CATALOG_INVALID`, with `apply`, when the catalog no longer fits the database (F18).
         """
         if apply:
-            self._require_sound_catalog()
+            self.require_sound_catalog()
         result = Reconciliation(
             world=self.world(progress),
             tenant=tenant,
@@ -314,7 +310,7 @@ class App:
     ) -> ExplicitResult:
         """The explicit archive of one instance (W8); the catalog must fit the database before anything is applied (F18)."""
         if apply:
-            self._require_sound_catalog()
+            self.require_sound_catalog()
         result = ExplicitArchive(
             world=self.world(),
             tenant=tenant,
@@ -389,56 +385,6 @@ class App:
             bounds=bounds,
             as_of=as_of,
         )()
-
-    def sweeper(self, name: str) -> Sweeper:
-        """The verb and the tables of a sweep of the catalog, as the worker."""
-        dataset = self.catalog.sweep(name).dataset
-        session = self._session("sweep", self.settings.need_worker_url)
-        if isinstance(dataset, PurgeDataset):
-            return PostgresPurge(session=session, dataset=dataset)
-        raise NotImplementedError(dataset.ends)
-
-    def sweep(
-        self,
-        tenant: TenantId,
-        name: str,
-        *,
-        run: str,
-        apply: bool = False,
-        approval: str | None = None,
-        bounds: SweepBounds | None = None,
-        as_of: datetime | None = None,
-        stopping: Callable[[], bool] = lambda: False,
-        progress: Callable[[Counts], None] = lambda _: None,
-    ) -> SweepResult:
-        """Look what a sweep's rule names; with `apply` and an approval, end exactly that (E, L, J, W4).
-
-        Raises:
-            UsageFault: `SWEEP_UNKNOWN`.
-            Refused: `CATALOG_INVALID`, with `apply`, when the catalog no longer fits the database (F18).
-        """
-        sweeper = self.sweeper(name)
-        if apply:
-            self._require_sound_catalog()
-        return Sweep(
-            source=self.source(),
-            records=self.records(),
-            sweeper=sweeper,
-            dataset=name,
-            tenant=tenant,
-            run=run,
-            bounds=bounds or self.sweep_bounds(name),
-            apply=apply,
-            approval=approval,
-            as_of=as_of,
-            stopping=stopping,
-            progress=progress,
-        )()
-
-    def sweep_bounds(self, name: str) -> SweepBounds:
-        """What the catalog allows one pass over one tenant."""
-        dataset = self.catalog.sweep(name).dataset
-        return SweepBounds(batch=dataset.batch, batches=dataset.batches)
 
     def scrub(
         self,
@@ -526,7 +472,12 @@ class App:
         with suppress(RetentionError):
             self.copy_keys(tenant)
 
-    def _require_sound_catalog(self) -> None:
+    def worker_session(self, name: str) -> Session:
+        """A session of the worker's for one use of several; the worker's own may be in the middle of something."""
+        return self._session(name, self.settings.need_worker_url)
+
+    def require_sound_catalog(self) -> None:
+        """The catalog fits the database, or `Refused(CATALOG_INVALID)` (F18)."""
         with self.worker().transaction(None, read_only=True) as cursor:
             require_sound(check(self.catalog, read_facts(cursor, self.catalog)))
 

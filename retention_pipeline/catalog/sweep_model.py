@@ -88,6 +88,7 @@ class _Sweep(Strict):
     dataset: DatasetName
     about: About
     every: Annotated[Every, Field(strict=False)]
+    hour: int = Field(default=3, ge=0, le=23, description="the hour of the day, in UTC, of a sweep of every day")
     batch: int = Field(ge=1, le=1000, description="rows of one transaction at most")
     batches: int = Field(ge=1, le=1000, description="transactions of one pass over one tenant at most")
 

@@ -1,7 +1,7 @@
 """`retention sweep`: ends exactly the rows that a sweep's rule names, a preflight unless told otherwise (SPEC E, L, J, W4)."""
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -12,10 +12,13 @@ from rich.console import Group
 from rich.text import Text
 
 from retention_pipeline.cli.approving import approve_now
-from retention_pipeline.cli.common import Call, pass_call, table
+from retention_pipeline.cli.common import Call, pass_call
+from retention_pipeline.cli.common import table as table_of
 from retention_pipeline.model.people import Permission, SweepJob
 from retention_pipeline.model.sweep import COUNTED
-from retention_pipeline.sweeps.loop import SweepBounds, SweepResult
+from retention_pipeline.model.table_health import TableHealth
+from retention_pipeline.passes import Passes, PassResult
+from retention_pipeline.sweeps.loop import SweepBounds
 
 WORDS = {
     "preflight": "nothing was changed",
@@ -60,15 +63,15 @@ def sweep(
       retention --tenant acme sweep ephemeral_payloads --as-of 2026-12-24T00:00:00+0100
     """
     call.require(Permission.RECONCILE)
-    bounds = _bounds(call.app.sweep_bounds(name), batches, batch, seconds)
+    passes = Passes(app=call.app, name=name)
+    bounds = _bounds(passes.bounds, batches, batch, seconds)
     tenant = call.tenant.id
     approval = None
     if apply:
         approval = approve_now(call, SweepJob.of(name), max_items=min(bounds.ceiling, 50_000), reason=reason)
     with _stoppable() as stopping, call.progress(name if apply else "look") as progress:
-        result = call.app.sweep(
+        done = passes.over(
             tenant,
-            name,
             run=call.correlation,
             apply=apply,
             approval=approval,
@@ -77,8 +80,8 @@ def sweep(
             stopping=stopping,
             progress=progress,
         )
-    call.emit(as_json(result), shown(result))
-    call.finish(result.report.outcome)
+    call.emit(as_json(done), shown(done))
+    call.finish(done.result.report.outcome)
 
 
 class _Stop:
@@ -117,8 +120,9 @@ def _bounds(allowed: SweepBounds, batches: int | None, batch: int | None, second
     )
 
 
-def as_json(result: SweepResult) -> dict[str, object]:
+def as_json(done: PassResult) -> dict[str, object]:
     """The run for programs."""
+    result = done.result
     report = result.report
     return {
         "tenant": report.tenant,
@@ -145,13 +149,28 @@ def as_json(result: SweepResult) -> dict[str, object]:
         "oldest_overdue_seconds": report.oldest_overdue_seconds,
         "forecast_runs": report.forecast_runs,
         "seconds": report.seconds,
+        "health": {"before": _health(done.before), "after": _health(done.after), "notes": dict(done.notes)},
     }
 
 
-def shown(result: SweepResult) -> Group:
-    """The run for people: how it ended, why, and what is left."""
+def _health(tables: Iterable[TableHealth]) -> dict[str, dict[str, object]]:
+    return {
+        found.table: {
+            "live_rows": found.live,
+            "dead_rows": found.dead,
+            "bytes": found.bytes,
+            "autovacuum_begins_at": found.threshold,
+            "vacuumed_at": found.vacuumed_at,
+        }
+        for found in tables
+    }
+
+
+def shown(done: PassResult) -> Group:
+    """The run for people: how it ended, why, what is left, and how the tables are."""
+    result = done.result
     report = result.report
-    counts = table(
+    counts = table_of(
         ("table", "due", "ended", "kept", "looks wrong", "due within a day", "set aside"),
         [
             (
@@ -167,17 +186,26 @@ def shown(result: SweepResult) -> Group:
         ],
     )
     notes = [Text(f"{name}: not read: {code}") for name, code in result.found.unread.items()]
-    notes += [Text(f"{name}: given up: {done.failed}") for name, done in result.tables.items() if done.failed]
+    notes += [Text(f"{name}: given up: {table.failed}") for name, table in result.tables.items() if table.failed]
+    notes += [Text(f"{name}: {note}.") for name, note in done.notes]
     left = f"{_many(report.backlog)} due and left; at most {result.ceiling:,} end in one pass"
     if report.forecast_runs:
         left += f", so that {report.forecast_runs:,} more passes like this one would do"
     why = WORDS.get(report.reason, report.reason)
-    return Group(
-        Text(f"{report.outcome.replace('_', ' ')}: {why}", style="bold"),
-        counts,
-        Text(f"{left}."),
-        *notes,
+    health = table_of(
+        ("table", "rows, about", "dead before", "dead after", "size before", "size after"),
+        [
+            (after.table, f"{after.live:,}", f"{before.dead:,}", f"{after.dead:,}", _size(before), _size(after))
+            for before, after in zip(done.before, done.after, strict=True)
+        ],
     )
+    return Group(
+        Text(f"{report.outcome.replace('_', ' ')}: {why}", style="bold"), counts, Text(f"{left}."), health, *notes
+    )
+
+
+def _size(found: TableHealth) -> str:
+    return f"{found.bytes / 1e6:,.1f} MB"
 
 
 def _many(number: int) -> str:

@@ -79,6 +79,19 @@ $$;
 REVOKE EXECUTE ON FUNCTION retention.sweeping(text) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION retention.sweeping(text) TO retention_worker;
 
+-- Tenants whose last pass of a job, within a day, left work behind; ids and nothing else.
+CREATE INDEX run_outcomes_by_time ON retention.run_outcomes (job, at);
+CREATE FUNCTION retention.sweeps_behind(wanted text) RETURNS SETOF text
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+  SELECT latest.tenant_id FROM (
+    SELECT DISTINCT ON (o.tenant_id) o.tenant_id, o.outcome FROM retention.run_outcomes AS o
+    WHERE o.job = wanted AND o.at > clock_timestamp() - interval '25 hours' AND o.outcome NOT IN ('preflight', 'skipped')
+    ORDER BY o.tenant_id, o.id DESC) AS latest
+  WHERE latest.outcome IN ('work_remains', 'behind') ORDER BY 1
+$$;
+REVOKE EXECUTE ON FUNCTION retention.sweeps_behind(text) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION retention.sweeps_behind(text) TO retention_worker;
+
 -- A receipt is for a run that has taken an approval, and reaches no further than that. Whoever writes one leaves the event.
 CREATE FUNCTION retention.require_approved_sweep() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -124,8 +137,9 @@ ALTER TABLE retention.sweep_rounds ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SE
 CREATE POLICY worker_goes_round ON retention.sweep_rounds TO retention_worker USING (true);
 GRANT SELECT, INSERT, UPDATE ON retention.sweep_rounds TO retention_worker;
 
-GRANT SELECT ON retention.sweep_receipts TO retention_counter;
+GRANT SELECT ON retention.sweep_receipts, retention.run_outcomes TO retention_counter;
 GRANT CREATE ON SCHEMA retention TO retention_counter;
 ALTER FUNCTION retention.sweeping(text) OWNER TO retention_counter;
+ALTER FUNCTION retention.sweeps_behind(text) OWNER TO retention_counter;
 ALTER FUNCTION retention.require_approved_sweep() OWNER TO retention_counter;
 REVOKE CREATE ON SCHEMA retention FROM retention_counter;
