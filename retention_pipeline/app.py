@@ -443,16 +443,25 @@ class App:
     def gates(self, tenant: TenantId) -> Gates:
         """What must hold before a schedule may apply anything for a tenant (D3)."""
         with self.worker().transaction(tenant, read_only=True) as cursor:
-            faults = check(self.catalog, read_facts(cursor, self.catalog))
+            schema = self._fits(cursor)
             status = profiles.status(cursor)
             canary = oversight.canary_proven(cursor, tenant)
             acknowledged = oversight.acknowledged(cursor, tenant)
         return Gates(
-            schema=not any(fault.severity is Severity.ERROR for fault in faults),
+            schema=schema,
             inventory=acknowledged is not None,
             provider=status is not None and status.readiness.ready,
             canary=canary,
         )
+
+    def schema_gate(self) -> Gates:
+        """What must hold before a schedule may apply a sweep: the catalog fits the database (D3)."""
+        with self.worker().transaction(None, read_only=True) as cursor:
+            return Gates.of_schema(schema=self._fits(cursor))
+
+    def _fits(self, cursor: Cursor) -> bool:
+        faults = check(self.catalog, read_facts(cursor, self.catalog))
+        return not any(fault.severity is Severity.ERROR for fault in faults)
 
     @contextmanager
     def _reading(self, tenant: TenantId, archive: AttemptId) -> Iterator[Attempt]:

@@ -1,7 +1,8 @@
-"""What Dagster loads: the chain, its checks, its job, its schedules and its sensor."""
+"""What Dagster loads: the catalog goes in, and assets, jobs, schedules and sensors come out."""
 
 import dagster as dg
 
+from retention_pipeline.catalog.loader import load
 from retention_pipeline.defs.audit import audit_sealing, audit_seals, seal_audit
 from retention_pipeline.defs.expiry import archive_life
 from retention_pipeline.defs.instances import instance_archive
@@ -16,11 +17,29 @@ from retention_pipeline.defs.schedules import (
 )
 from retention_pipeline.defs.scrub import archive_care
 from retention_pipeline.defs.sensors import tenant_partitions
+from retention_pipeline.defs.sweeps import define
+from retention_pipeline.settings import Settings
+
+SWEEPS = [define(rules.dataset) for rules in load(Settings.load().catalog).sweeps]
 
 defs = dg.Definitions(
-    assets=[tenant_overview, instance_archive, archive_life, archive_care, audit_seals],
-    jobs=[reconcile_tenants, expire_archives, scrub_archives, seal_audit],
-    schedules=[daily_preflight, nightly_reconcile, nightly_archive_retention, daily_archive_scrub, audit_sealing],
+    assets=[
+        tenant_overview,
+        instance_archive,
+        archive_life,
+        archive_care,
+        audit_seals,
+        *(sweep.asset for sweep in SWEEPS),
+    ],
+    jobs=[reconcile_tenants, expire_archives, scrub_archives, seal_audit, *(sweep.job for sweep in SWEEPS)],
+    schedules=[
+        daily_preflight,
+        nightly_reconcile,
+        nightly_archive_retention,
+        daily_archive_scrub,
+        audit_sealing,
+        *(sweep.schedule for sweep in SWEEPS),
+    ],
     sensors=[tenant_partitions],
     resources={"product": ProductResource()},
     executor=dg.in_process_executor,  # a backfill takes no job of ours; a process for its one step would double its cost

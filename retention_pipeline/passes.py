@@ -107,13 +107,16 @@ class Passes:
 
     def due(self) -> tuple[TenantId, ...]:
         """Tenants that have rows over their time, in the order in which a pass takes them: from where the last one stopped (L1)."""
-        session = self.app.worker_session("sweep")
-        return in_turn(sweep_due.due(session, self.name), sweep_records.last_tenant(session, self.name))
+        return in_turn(sweep_due.due(self.app.worker_session("sweep"), self.name), self.last())
 
     def behind(self) -> tuple[TenantId, ...]:
         """Of those, the ones whose last pass left work behind: they get several passes a day."""
         left = set(sweep_due.behind(self.app.worker_session("sweep"), self.name))
         return tuple(tenant for tenant in self.due() if tenant in left)
+
+    def last(self) -> TenantId | None:
+        """Whom the last pass over many tenants handled last."""
+        return sweep_records.last_tenant(self.app.worker_session("sweep"), self.name)
 
     def handled(self, tenant: TenantId) -> None:
         """The next pass over many tenants begins behind this one."""

@@ -1,12 +1,15 @@
 """Tables and plots for people. pandas lives here alone, and nothing from here ever goes into an archive."""
 
 import base64
+from collections.abc import Sequence
 from html import escape
 from typing import Final
 
 import pandas as pd
 
 from retention_pipeline.model.inventory import Inventory
+from retention_pipeline.model.table_health import TableHealth
+from retention_pipeline.sweeps.loop import SweepResult
 
 WORDS: Final = {
     "eligible": "may go now",
@@ -50,6 +53,45 @@ def counted(what: str, numbers: dict[str, int]) -> str:
         return "none"
     frame = pd.DataFrame({what: [name.replace("_", " ") for name in numbers], "number": list(numbers.values())})
     return str(frame.to_markdown(index=False))
+
+
+def swept(result: SweepResult) -> str:
+    """What a pass found and did in each table, as a Markdown table."""
+    listed = [
+        {
+            "table": found.name.replace("_", " "),
+            "were due": found.due,
+            "ended": result.tables[found.name].done,
+            "kept": _listed(found.kept),
+            "looks wrong": _listed(found.findings),
+            "fall due within a day": "?" if found.inflow is None else found.inflow,
+            "set aside": _listed(result.tables[found.name].aside),
+        }
+        for found in result.found.tables
+    ]
+    unread = [f"\n{name.replace('_', ' ')} was not read: `{code}`" for name, code in result.found.unread.items()]
+    return str(pd.DataFrame(listed).to_markdown(index=False)) + "".join(unread)
+
+
+def health(before: Sequence[TableHealth], after: Sequence[TableHealth]) -> str:
+    """Dead rows and size of each table before and after, as a Markdown table."""
+    listed = [
+        {
+            "table": now.table,
+            "rows, about": now.live,
+            "dead rows before": was.dead,
+            "dead rows after": now.dead,
+            "MB before": f"{was.bytes / 1e6:.1f}",
+            "MB after": f"{now.bytes / 1e6:.1f}",
+            "autovacuum begins at": "never" if now.threshold is None else now.threshold,
+        }
+        for was, now in zip(before, after, strict=True)
+    ]
+    return str(pd.DataFrame(listed).to_markdown(index=False))
+
+
+def _listed(numbers: dict[str, int]) -> str:
+    return ", ".join(f"{name.replace('_', ' ')} {number}" for name, number in numbers.items()) or "none"
 
 
 def durations(seconds: dict[str, float]) -> str:

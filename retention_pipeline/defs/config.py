@@ -60,6 +60,36 @@ class ExpiryConfig(ReconcileConfig):
     )
 
 
+class SweepConfig(TenantsConfig):
+    """How a pass of a sweep behaves; what it ends, and how much of it at once, is in the catalog."""
+
+    apply: bool = Field(
+        default=False,
+        description="False counts, and changes nothing. True ends the rows that the rule names, with an approval of this sweep.",
+    )
+    approval: str | None = Field(
+        default=None,
+        description="The id that `retention approve sweep:NAME` printed, or `standing` for schedules. Needed where apply is true.",
+    )
+    seconds: float = Field(
+        default=300.0, description="No batch of a tenant is begun after this many seconds, from 1 to 300."
+    )
+    pass_seconds: float = Field(
+        default=3000.0,
+        description="No further tenant is begun after this many seconds, from 1 to 6000; the next pass begins with that one.",
+    )
+
+    def limits(self) -> tuple[float, float]:
+        """Seconds of one tenant and of the whole pass, checked here: the launchpad does not enforce them (L1, L2)."""
+        if not (1 <= self.seconds <= 300 and 1 <= self.pass_seconds <= 6000):
+            raise UsageFault(
+                Code.USAGE,
+                "A bound is larger than it may be, or none.",
+                remedy="Seconds 1 to 300, pass_seconds 1 to 6000.",
+            )
+        return self.seconds, self.pass_seconds
+
+
 class ScrubConfig(TenantsConfig):
     """How much of the archives a run reads again; it changes nothing, so that it needs no approval."""
 

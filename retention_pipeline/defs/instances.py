@@ -11,7 +11,7 @@ import dagster as dg
 
 from retention_pipeline.app import App
 from retention_pipeline.clock import monotonic
-from retention_pipeline.defs.config import STANDING, ReconcileConfig, TenantsConfig
+from retention_pipeline.defs.config import STANDING, ReconcileConfig, SweepConfig, TenantsConfig
 from retention_pipeline.defs.evidence import checks, materializations
 from retention_pipeline.defs.partitions import TENANTS, longest_unseen_first
 from retention_pipeline.defs.resources import ProductResource
@@ -20,7 +20,7 @@ from retention_pipeline.errors import Code, RetentionError, UsageFault
 from retention_pipeline.model.gates import Gates
 from retention_pipeline.model.ids import TenantId
 from retention_pipeline.model.outcome import Outcome, RunReport
-from retention_pipeline.model.people import Job
+from retention_pipeline.model.people import AnyJob, Job
 from retention_pipeline.stages.reconcile import Bounds
 from retention_pipeline.stages.world import Step
 
@@ -59,6 +59,8 @@ def over_tenants(
     one: Callable[[App, Bounds, TenantId, Counter[str]], tuple[Event, ...]],
     *,
     order: str = Step.INVENTORY.value,
+    arrange: Callable[[App, tuple[TenantId, ...]], tuple[TenantId, ...]] | None = None,
+    seconds: Callable[[], float] = lambda: RUN_SECONDS,
 ) -> Iterator[Event]:
     """Run one tenant after the other, whatever becomes of each; fail at the end if any did not get its work done.
 
@@ -68,6 +70,8 @@ def over_tenants(
         product: opens the app.
         one: a tenant's work; it counts a failure by its code instead of raising it.
         order: the asset whose history says whose turn it is.
+        arrange: says it instead, where the position is on our own record.
+        seconds: no further tenant is begun after this; what is not allowed is a refusal.
     """
     failures: Counter[str] = Counter()
     tenants: tuple[TenantId, ...] = ()
@@ -76,10 +80,11 @@ def over_tenants(
     try:
         with product.open() as app:
             bounds = config.bounds()
-            tenants = longest_unseen_first(context.instance, chosen_tenants(context, config, app), order)
-            begun = monotonic()
+            chosen = chosen_tenants(context, config, app)
+            tenants = arrange(app, chosen) if arrange else longest_unseen_first(context.instance, chosen, order)
+            begun, limit = monotonic(), seconds()
             for position, tenant in enumerate(tenants):
-                if monotonic() - begun > RUN_SECONDS:
+                if monotonic() - begun > limit:
                     failures[NOT_REACHED] = len(tenants) - position
                     break
                 yield from one(app, bounds, tenant, failures)
@@ -163,7 +168,7 @@ def run_tenant(
 
 
 def permission_to_apply(
-    config: ReconcileConfig, app: App, tenant: TenantId, gates: Gates, job: Job = Job.RECONCILE
+    config: ReconcileConfig | SweepConfig, app: App, tenant: TenantId, gates: Gates, job: AnyJob = Job.RECONCILE
 ) -> tuple[bool, str | None, str | None]:
     """Whether this tenant's run applies, under which approval, and if a schedule may not, why (D3)."""
     if not config.apply or config.approval != STANDING:

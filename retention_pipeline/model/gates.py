@@ -1,6 +1,7 @@
 """What must be proven of a tenant before a schedule may change anything for it (SPEC D3)."""
 
 from dataclasses import dataclass
+from typing import Self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +19,11 @@ class Gates:
     inventory: bool
     provider: bool
     canary: bool
+
+    @classmethod
+    def of_schema(cls, *, schema: bool) -> Self:
+        """What a sweep needs: it writes no archive, so that the catalog alone must fit."""
+        return cls(schema=schema, inventory=True, provider=True, canary=True)
 
     @property
     def open(self) -> bool:

@@ -21,6 +21,8 @@ _PARTS = {
     "workflow_trigger_deliveries": f"target_id IN (SELECT id FROM nucleus.workflow_occurrence_targets WHERE {_OWN})",
     "workflow_artifact_operations": _OWN,
     "workflow_store_bindings": _OWN,
+    "workflow_central_instances": _OWN,
+    "workflow_central_tasks": _OWN,
 }
 
 

@@ -33,13 +33,13 @@ _ACTS: Final = (
 )
 _EVENTS: Final = (
     f"{_ACTS} approval_uses audit_anchors audit_events audit_seals canary_events hold_bindings key_destructions policy_observations"
-    " preflights readiness_events receipts restorations root_rotations run_outcomes scrub_runs"
+    " preflights readiness_events receipts restorations root_rotations run_outcomes scrub_runs sweep_receipts"
 )
 SAFEGUARDS: Final = {
     "accept_what_is_there": "expiry_acknowledgements",
     "actor": f"{_ACTS} audit_events",
     "append_only": _EVENTS,
-    "approved": "attempts receipts restorations",
+    "approved": "attempts receipts restorations sweep_receipts",
     "audit": _ACTS,
     "bind_late_hold": "hold_events",
     "destroyed_keys": "hold_events",

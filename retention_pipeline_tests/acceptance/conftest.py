@@ -228,9 +228,10 @@ class Installation:
         tables = self.rows(
             "SELECT format('%I.%I', schemaname, tablename) FROM pg_tables WHERE schemaname = 'nucleus' ORDER BY 1"
         )
-        rows = [
-            self.rows(f"SELECT md5(string_agg(t::text, '|' ORDER BY t::text)) FROM {name} AS t") for (name,) in tables
-        ]
+        rows = {
+            name: self.rows(f"SELECT md5(string_agg(t::text, '|' ORDER BY t::text)) FROM {name} AS t")
+            for (name,) in tables
+        }
         files = sorted(str(path) for path in (self.home / "archives").rglob("*") if path.is_file())
         return json.dumps([rows, files])
 

@@ -8,7 +8,7 @@ from dagster._core.definitions.data_version import CachingStaleStatusResolver, S
 from dagster._core.loader import LoadingContextForTest
 
 from retention_pipeline.definitions import defs
-from retention_pipeline.defs.config import ExpiryConfig, ReconcileConfig, ScrubConfig
+from retention_pipeline.defs.config import ExpiryConfig, ReconcileConfig, ScrubConfig, SweepConfig
 from retention_pipeline.defs.partitions import TENANTS
 from retention_pipeline_tests.acceptance.conftest import AURORA
 
@@ -16,10 +16,20 @@ CHAIN = ["inventory", "eligible_set", "encrypted_manifests", "verified_objects",
 SCRUB = "archive_scrub"
 """Beside the end of archives: it reads what the deletions rely on."""
 GATES = {"catalog_fits_database", "preflight_acknowledged", "provider_ready", "canary_proven"}
+SWEEPS = ["ephemeral_payloads", "job_evidence", "join_requests", "submission_ledgers", "workflow_history"]
 BESIDE = {"tenant_overview": "workflow_instances", "audit_seals": "governance"}
 """Assets that are no tenant's, with their groups."""
-EFFECTS = {"reads", "writes-archives", "reads-archives", "deletes-source-rows", "deletes-archives", "seals-records"}
-JOBS = ("reconcile_tenants", "expire_archives", "scrub_archives")
+EFFECTS = {
+    "reads",
+    "writes-archives",
+    "reads-archives",
+    "deletes-source-rows",
+    "deletes-archives",
+    "seals-records",
+    "clears-payloads",
+    "archives-requests",
+}
+JOBS = ("reconcile_tenants", "expire_archives", "scrub_archives", *(f"sweep_{name}" for name in SWEEPS))
 GRAPH = defs.resolve_asset_graph()
 
 
@@ -35,25 +45,25 @@ def test_the_lineage_is_the_order_of_the_work():
     for before, after in pairwise(CHAIN):
         assert node(after).parent_keys == {dg.AssetKey(before)}
     assert node("inventory").parent_keys == set()
-    assert {key.to_user_string() for key in GRAPH.get_all_asset_keys()} == {*CHAIN, SCRUB, *BESIDE}
+    assert {key.to_user_string() for key in GRAPH.get_all_asset_keys()} == {*CHAIN, SCRUB, *SWEEPS, *BESIDE}
     assert node(SCRUB).parent_keys == {dg.AssetKey("deletions")}
 
 
 def test_each_asset_of_the_chain_has_a_partition_for_each_tenant():
-    for name in (*CHAIN, SCRUB):
+    for name in (*CHAIN, SCRUB, *SWEEPS):
         assert node(name).partitions_def == TENANTS
     for name in BESIDE:
         assert node(name).partitions_def is None
 
 
-@pytest.mark.parametrize("name", [*CHAIN, SCRUB, *BESIDE])
+@pytest.mark.parametrize("name", [*CHAIN, SCRUB, *SWEEPS, *BESIDE])
 def test_each_asset_says_what_it_is_and_whose(name):
     asset = node(name)
     assert len(asset.description) > 80
     assert asset.owners
     assert asset.kinds
     assert asset.tags.get("retention/effect") in EFFECTS
-    assert asset.group_name == BESIDE.get(name, "workflow_instances")
+    assert asset.group_name == ("sweeps" if name in SWEEPS else BESIDE.get(name, "workflow_instances"))
 
 
 def test_the_gates_are_checks_beside_the_inventory_that_say_what_to_do():
@@ -76,12 +86,13 @@ def test_jobs_schedules_and_sensors_say_what_they_do():
         "nightly_archive_retention",
         "daily_archive_scrub",
         "audit_sealing",
+        *(f"{name}_schedule" for name in SWEEPS),
     }
     assert {sensor.name for sensor in repository.sensor_defs} == {"tenant_partitions"}
     assert all(made.description for made in (*repository.schedule_defs, *repository.sensor_defs))
 
 
-@pytest.mark.parametrize("config", [ReconcileConfig, ExpiryConfig, ScrubConfig])
+@pytest.mark.parametrize("config", [ReconcileConfig, ExpiryConfig, ScrubConfig, SweepConfig])
 def test_every_field_of_the_launchpad_is_explained(config):
     for name, field in config.to_config_schema().as_field().config_type.fields.items():
         assert len(field.description or "") > 20, name
@@ -95,7 +106,7 @@ def test_schedules_and_sensors_are_installed_stopped():
         assert sensor.default_status == dg.DefaultSensorStatus.STOPPED
 
 
-@pytest.mark.parametrize("kind", [ReconcileConfig, ExpiryConfig])
+@pytest.mark.parametrize("kind", [ReconcileConfig, ExpiryConfig, SweepConfig])
 def test_the_launchpad_unchanged_applies_nothing(kind):
     config = kind()
     assert (config.apply, config.approval, config.tenants) == (False, None, [])

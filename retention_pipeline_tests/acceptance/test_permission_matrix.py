@@ -60,6 +60,8 @@ TENANTS = {
     ("secret", "put"): {P.PROFILE_MANAGE},
     ("secret", "revoke", ANY_ID, "--reason", "r"): {P.PROFILE_MANAGE},
     ("store", "detach", ANY_ID, "--reason", "r"): {P.ARCHIVE},
+    ("approve", "sweep:submission_ledgers", "--reason", "r"): {P.RECONCILE},
+    ("sweep", "submission_ledgers"): {P.RECONCILE},
     **{
         ("approve", str(job), *([ANY_ID] if job in ONE_SUBJECT else []), "--reason", "r"): {job.permission}
         for job in BEFOREHAND

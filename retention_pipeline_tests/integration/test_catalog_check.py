@@ -1,6 +1,7 @@
 """The catalog against real databases: one change of the schema, one fault with its name (K2, F14, F18)."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from importlib import resources
 
 import psycopg
@@ -446,7 +447,7 @@ def test_a_generated_copy_of_an_ephemeral_payload_is_told(database, source):
     )
     assert fault.code is FaultCode.CATALOG_EPHEMERAL_COPIED
     assert f"workflow_contexts.brief is generated from {source}" in fault.sentence
-    catalog = parse(SHIPPED.replace("mirrors: [data]", "mirrors: [data, brief]"))
+    catalog = parse(SHIPPED.replace("mirrors: [data]", "mirrors: [data, brief]", 1))
     assert other_than_installation(faults(database, catalog)) == []
 
 
@@ -622,7 +623,7 @@ def test_another_catalog_than_the_installed_one_is_told(database):
 
 
 def test_a_remark_in_the_catalog_needs_no_installation(database):
-    assert faults(database, parse(SHIPPED + "# now\n")) == ()
+    assert faults(database, replace(parse(SHIPPED + "# now\n"), sweeps=load().sweeps)) == ()
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ SECTIONS = {
     "artifact_evidence",
     "terminal_epochs",
     "executions",
+    "central",
     "store_bindings",
 }
 
@@ -191,6 +192,8 @@ def test_everything_that_hangs_on_an_instance_is_in_its_archive(shared):
         platform.tenant,
         instance,
     )
+    platform.child("central_instances", instance, payload='{"a": 1}', variables='{"a": 1}')
+    platform.child("central_tasks", instance, payload='{"a": 1}', payload_expired_at="2025-06-01Z")
     store = platform.value(
         "INSERT INTO nucleus.workflow_stores (id, tenant_id, name) VALUES (gen_random_uuid(), %s, 's') RETURNING id",
         platform.tenant,

@@ -8,6 +8,7 @@ import pytest
 from retention_pipeline.catalog.loader import MAX_BYTES, load, parse
 from retention_pipeline.errors import Code, UsageFault
 
+FOLDER = resources.files("retention_pipeline.catalog")
 SHIPPED = resources.files("retention_pipeline.catalog").joinpath("workflow_instances.yaml").read_text()
 
 
@@ -39,8 +40,33 @@ def test_the_shipped_catalog_loads_and_knows_its_lines():
 
 
 def test_the_digest_names_the_very_text():
-    assert parse(SHIPPED).digest == load().digest
-    assert parse(SHIPPED + "# a remark\n").digest != load().digest
+    assert parse(SHIPPED + "# a remark\n").digest != parse(SHIPPED).digest
+
+
+def test_the_digest_names_the_sweeps_too(tmp_path):
+    for file in FOLDER.iterdir():
+        if file.name.endswith(".yaml"):
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    assert load(tmp_path).digest == load().digest
+    (tmp_path / "job_evidence.yaml").write_text((tmp_path / "job_evidence.yaml").read_text() + "# a remark\n")
+    assert load(tmp_path).digest != load().digest
+
+
+def test_a_folder_has_one_file_of_instances(tmp_path):
+    (tmp_path / "a.yaml").write_text(FOLDER.joinpath("job_evidence.yaml").read_text())
+    with pytest.raises(UsageFault, match="0 of its files say `ends: archive`"):
+        load(tmp_path)
+
+
+def test_a_fault_of_a_sweep_names_its_file_and_line(tmp_path):
+    for file in FOLDER.iterdir():
+        if file.name.endswith(".yaml"):
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    text = FOLDER.joinpath("job_evidence.yaml").read_text()
+    (tmp_path / "job_evidence.yaml").write_text(text.replace("older_than_days: 90", "older_than_days: 89", 1))
+    line = line_of(text, "older_than_days: 90")
+    with pytest.raises(UsageFault, match=rf"job_evidence.yaml: line {line}: .*evidence stays 90 days at least"):
+        load(tmp_path)
 
 
 def test_children_go_before_their_parents():
@@ -114,10 +140,9 @@ def test_of_a_thousand_faults_ten_are_told():
 
 
 def test_a_file_that_cannot_be_read_is_refused_without_its_path(tmp_path):
-    for path in (tmp_path / "missing.yaml", tmp_path):
-        with pytest.raises(UsageFault, match=r"can't be read") as caught:
-            load(path)
-        assert str(tmp_path) not in str(caught.value)
+    with pytest.raises(UsageFault, match=r"can't be read") as caught:
+        load(tmp_path / "missing.yaml")
+    assert str(tmp_path) not in str(caught.value)
 
 
 def test_a_huge_or_binary_file_is_refused(tmp_path):
