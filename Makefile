@@ -10,7 +10,7 @@ JOBS   ?= 2
 export PG_BIN
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo dev test quick format lint types architecture unit bench faults browser clean
+.PHONY: help setup demo dev test quick format lint types architecture unit bench faults scale browser clean
 
 help:  ## show the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ bench: setup  ## ratios measured in one run, against the parts' own limits (SHOR
 
 faults: setup  ## kill, cut and corrupt at every seam, and count what is lost
 	$(PYTEST) -q -m "slow or not slow" retention_pipeline_tests/faults
+
+scale: setup  ## a few due rows beside 5,000,000 that are not: no scan, and a batch costs what it costs alone
+	$(PYTEST) -q -m slow retention_pipeline_tests/integration/test_scale.py
 
 browser: setup  ## look at the demo's history in a real browser (Debian's chromium), and take pictures
 	$(BIN)/python -m retention_pipeline_tests.acceptance.browser

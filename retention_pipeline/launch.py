@@ -1,6 +1,7 @@
 """Executes jobs in this process, each as a run of the configured Dagster instance; the demo starts it and reads one line of JSON.
 
-It reads a list of `{job, tenant, apply, approval}` from standard input and prints a list of `{tenant, run, success}`.
+It reads a list of `{job, step, config, partition}` from standard input, the partition being optional, and prints a list of
+`{job, run, success}`.
 """
 
 import json
@@ -14,9 +15,9 @@ from retention_pipeline.definitions import defs
 from retention_pipeline.defs.partitions import TENANTS
 
 
-def reconcile_tenants() -> dg.JobDefinition:
-    """The job, by a name that a worker process could import."""
-    return defs.get_job_def("reconcile_tenants")
+def job(name: str) -> dg.JobDefinition:
+    """A job, by a name that a worker process could import."""
+    return defs.get_job_def(name)
 
 
 def main() -> None:
@@ -31,15 +32,14 @@ def main() -> None:
 
 
 def _run(instance: dg.DagsterInstance, order: dict[str, Any]) -> dict[str, Any]:
-    config = {"apply": order["apply"], "approval": order["approval"]}
     result = dg.execute_job(
-        dg.reconstructable(reconcile_tenants),
+        dg.build_reconstructable_job("retention_pipeline.launch", "job", reconstructable_args=(order["job"],)),
         instance=instance,
-        run_config={"ops": {"instance_archive": {"config": config}}},
-        tags={"dagster/partition": order["tenant"]},
+        run_config={"ops": {order["step"]: {"config": order["config"]}}},
+        tags={"dagster/partition": order["partition"]} if "partition" in order else {},
         raise_on_error=False,
     )
-    return {"tenant": order["tenant"], "run": result.run_id, "success": result.success}
+    return {"job": order["job"], "run": result.run_id, "success": result.success}
 
 
 if __name__ == "__main__":

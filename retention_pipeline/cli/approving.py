@@ -5,6 +5,7 @@ from typing import Final
 
 from retention_pipeline.cli.common import Call
 from retention_pipeline.governance.approval import ApprovalRequest, Kind
+from retention_pipeline.model.ids import TenantId
 from retention_pipeline.model.people import AnyJob
 from retention_pipeline.postgres import approvals
 
@@ -12,7 +13,15 @@ LASTS: Final = timedelta(hours=1)
 """Longer than any single run takes."""
 
 
-def approve_now(call: Call, job: AnyJob, *, subject: str | None = None, max_items: int = 1, reason: str | None) -> str:
+def approve_now(
+    call: Call,
+    job: AnyJob,
+    *,
+    subject: str | None = None,
+    max_items: int = 1,
+    reason: str | None,
+    tenant: TenantId | None = None,
+) -> str:
     """Approve, as the person who calls; gives the approval's id.
 
     Args:
@@ -21,6 +30,7 @@ def approve_now(call: Call, job: AnyJob, *, subject: str | None = None, max_item
         subject: the one instance, archive, dead letter or store, for the jobs that have one.
         max_items: how many the run may change.
         reason: for the record; the command's own name where none was given.
+        tenant: for whom, where the call is for several.
     """
     request = ApprovalRequest(
         job=job,
@@ -30,5 +40,6 @@ def approve_now(call: Call, job: AnyJob, *, subject: str | None = None, max_item
         lasts=LASTS,
         reason=reason or f"{job} --apply",
     )
-    with call.app.operator().transaction(call.tenant.id) as cursor:
-        return approvals.approve(cursor, call.tenant.id, request).id
+    whose = tenant or call.tenant.id
+    with call.app.operator().transaction(whose) as cursor:
+        return approvals.approve(cursor, whose, request).id

@@ -150,7 +150,7 @@ def _so_far(counts: Counts) -> str:
         "archived": counts.archived,
         "verified": counts.verified,
         "deleted": counts.deleted,
-        "ended": counts.expired + counts.removed,
+        "ended": counts.expired + counts.removed + counts.cleared + counts.purged + counts.shelved,
         "set aside": counts.failed,
     }
     return ", ".join(f"{number} {what}" for what, number in done.items() if number) or "nothing yet"

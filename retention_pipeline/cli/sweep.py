@@ -1,54 +1,53 @@
 """`retention sweep`: ends exactly the rows that a sweep's rule names, a preflight unless told otherwise (SPEC E, L, J, W4)."""
 
-import signal
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
-from types import FrameType
 
 import click
-from rich.console import Group
-from rich.text import Text
 
 from retention_pipeline.cli.approving import approve_now
-from retention_pipeline.cli.common import Call, pass_call
-from retention_pipeline.cli.common import table as table_of
+from retention_pipeline.cli.common import Call, instant, pass_call, table
+from retention_pipeline.cli.stopping import Stop, stoppable
+from retention_pipeline.cli.sweep_told import as_json, shown
+from retention_pipeline.clock import monotonic
+from retention_pipeline.errors import Code, RetentionError, UsageFault
+from retention_pipeline.governance.approval import MAX_SWEPT
+from retention_pipeline.model.ids import TenantId
+from retention_pipeline.model.outcome import Outcome
 from retention_pipeline.model.people import Permission, SweepJob
-from retention_pipeline.model.sweep import COUNTED
-from retention_pipeline.model.table_health import TableHealth
 from retention_pipeline.passes import Passes, PassResult
 from retention_pipeline.sweeps.loop import SweepBounds
-
-WORDS = {
-    "preflight": "nothing was changed",
-    "exhausted": "nothing is left that may go",
-    "batch_bound": "the bound of one pass was reached",
-    "approval_bound": "the approval's bound was reached",
-    "time_bound": "the time was over",
-    "stopped": "somebody asked it to stop; the batch in hand was finished",
-}
 
 
 @click.command()
 @click.argument("name")
 @click.option("--apply", is_flag=True, help="End the rows that are due; makes a single-use approval.")
+@click.option("--everyone", is_flag=True, help="Each tenant that has rows over their time, in turn; without --tenant.")
 @click.option("--reason", help="Why, for the record.")
 @click.option("--batches", type=click.IntRange(1), help="Transactions at most; the catalog's number, or fewer.")
 @click.option("--batch", type=click.IntRange(1), help="Rows of a transaction at most; the catalog's number, or fewer.")
 @click.option(
     "--seconds", type=click.FloatRange(1, 300), default=300, show_default=True, help="Begin no batch after this."
 )
-@click.option("--as-of", type=click.DateTime(["%Y-%m-%dT%H:%M:%S%z"]), help="Look as of this instant, with its offset.")
+@click.option(
+    "--pass-seconds",
+    type=click.FloatRange(1, 6000),
+    default=3000,
+    show_default=True,
+    help="With --everyone: begin no further tenant after this; the next call begins with that one.",
+)
+@click.option("--as-of", type=instant, help="Look as of this instant; an apply's may not lie in the future.")
 @pass_call
 def sweep(
     call: Call,
     name: str,
     apply: bool,
+    everyone: bool,
     reason: str | None,
     batches: int | None,
     batch: int | None,
     seconds: float,
+    pass_seconds: float,
     as_of: datetime | None,
 ) -> None:
     """Look what one sweep would end; with --apply, end it.
@@ -60,54 +59,103 @@ def sweep(
     Examples:
       retention --tenant acme sweep submission_ledgers
       retention --tenant acme sweep submission_ledgers --apply --reason "after the migration"
-      retention --tenant acme sweep ephemeral_payloads --as-of 2026-12-24T00:00:00+0100
+      retention --tenant acme sweep ephemeral_payloads --as-of 2026-12-24T00:00:00+01:00
+      retention sweep submission_ledgers --everyone --apply --reason "nightly, by cron"
     """
-    call.require(Permission.RECONCILE)
+    if everyone and call.alias:
+        raise UsageFault(Code.USAGE, "It is either one tenant or everyone.", remedy="Leave one of the two out.")
+    if everyone:
+        call.require_everywhere(Permission.RECONCILE)
+    else:
+        call.require(Permission.RECONCILE)
     passes = Passes(app=call.app, name=name)
-    bounds = _bounds(passes.bounds, batches, batch, seconds)
-    tenant = call.tenant.id
-    approval = None
-    if apply:
-        approval = approve_now(call, SweepJob.of(name), max_items=min(bounds.ceiling, 50_000), reason=reason)
-    with _stoppable() as stopping, call.progress(name if apply else "look") as progress:
-        done = passes.over(
-            tenant,
-            run=call.correlation,
-            apply=apply,
-            approval=approval,
-            bounds=bounds,
-            as_of=as_of,
-            stopping=stopping,
-            progress=progress,
+    one = _One(
+        call=call,
+        passes=passes,
+        apply=apply,
+        reason=reason,
+        bounds=_bounds(passes.bounds, batches, batch, seconds),
+        as_of=as_of,
+    )
+    if everyone:
+        _everyone(one, pass_seconds)
+    else:
+        _alone(one)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _One:
+    """One tenant's pass, as the call wants it."""
+
+    call: Call
+    passes: Passes
+    apply: bool
+    reason: str | None
+    bounds: SweepBounds
+    as_of: datetime | None
+
+    def over(self, tenant: TenantId, stopping: Stop) -> PassResult:
+        """Approve on the spot where it applies, and run."""
+        job = SweepJob.of(self.passes.name)
+        most = min(self.bounds.ceiling, MAX_SWEPT)
+        approval = (
+            approve_now(self.call, job, max_items=most, reason=self.reason, tenant=tenant) if self.apply else None
         )
-    call.emit(as_json(done), shown(done))
-    call.finish(done.result.report.outcome)
+        with self.call.progress(self.passes.name if self.apply else "look") as progress:
+            return self.passes.over(
+                tenant,
+                run=self.call.correlation,
+                apply=self.apply,
+                approval=approval,
+                bounds=self.bounds,
+                as_of=self.as_of,
+                stopping=stopping,
+                progress=progress,
+            )
 
 
-class _Stop:
-    """Whether somebody asked for a stop."""
-
-    asked = False
-
-    def __call__(self) -> bool:
-        return self.asked
-
-    def ask(self, signal_number: int, frame: FrameType | None) -> None:  # noqa: ARG002  a handler's own signature
-        """A second signal is not caught: it ends the program as ever, and the transaction in hand is rolled back."""
-        self.asked = True
-        signal.signal(signal_number, signal.default_int_handler)
+def _alone(one: _One) -> None:
+    with stoppable() as stopping:
+        done = one.over(one.call.tenant.id, stopping)
+    one.call.emit(as_json(done), shown(done))
+    one.call.finish(done.result.report.outcome)
 
 
-@contextmanager
-def _stoppable() -> Iterator[_Stop]:
-    """SIGINT and SIGTERM ask for a stop as long as this lasts."""
-    stop = _Stop()
-    before = {number: signal.signal(number, stop.ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _everyone(one: _One, seconds: float) -> None:
+    """Tenant after tenant, from where the last pass stopped; one that fails is told, and the next goes on (L1, L4)."""
+    tenants = one.passes.due()
+    told: dict[TenantId, dict[str, object]] = {}
+    begun = monotonic()
+    with stoppable() as stopping:
+        for tenant in tenants:
+            if stopping() or monotonic() - begun > seconds:
+                break
+            try:
+                told[tenant] = as_json(one.over(tenant, stopping))
+            except RetentionError as error:
+                told[tenant] = {"outcome": Outcome.FAILED, "reason": error.code, "backlog": None}
+            if one.apply:
+                one.passes.handled(tenant)
+    left = len(tenants) - len(told)
+    outcome = _together([Outcome(str(found["outcome"])) for found in told.values()], left, apply=one.apply)
+    answer = {"outcome": outcome, "tenants": list(told.values()), "not_reached": left}
+    rows = [(tenant, found["outcome"], found["reason"], found["backlog"]) for tenant, found in told.items()]
+    one.call.emit({**answer, "dataset": one.passes.name}, table(("tenant", "outcome", "why it ended", "left"), rows))
+    one.call.finish(outcome)
+
+
+def _together(outcomes: list[Outcome], left: int, *, apply: bool) -> Outcome:
+    """The outcome of a pass over many: nothing that is not green is hidden behind others that are (O1)."""
+    bad = {outcome for outcome in outcomes if not outcome.green}
+    if len(bad) == 1 and len(set(outcomes)) == 1:
+        return bad.pop()
+    if bad:
+        return Outcome.PARTIAL
+    if left:
+        return Outcome.BEHIND
+    if not apply:
+        return Outcome.PREFLIGHT
+    return Outcome.WORK_REMAINS if Outcome.WORK_REMAINS in outcomes else Outcome.COMPLETED
 
 
 def _bounds(allowed: SweepBounds, batches: int | None, batch: int | None, seconds: float) -> SweepBounds:
@@ -118,99 +166,3 @@ def _bounds(allowed: SweepBounds, batches: int | None, batch: int | None, second
         batches=min(batches or allowed.batches, allowed.batches),
         seconds=seconds,
     )
-
-
-def as_json(done: PassResult) -> dict[str, object]:
-    """The run for programs."""
-    result = done.result
-    report = result.report
-    return {
-        "tenant": report.tenant,
-        "run": report.run,
-        "outcome": report.outcome,
-        "reason": report.reason,
-        "tables": {
-            found.name: {
-                "due": found.due,
-                "done": result.tables[found.name].done,
-                "kept": found.kept,
-                "findings": found.findings,
-                "falls_due_within_a_day": found.inflow,
-                "set_aside": result.tables[found.name].aside,
-                "failed": result.tables[found.name].failed,
-            }
-            for found in result.found.tables
-        },
-        "unread": result.found.unread,
-        "failures": report.counts.failures,
-        "ceiling": result.ceiling,
-        "inflow": result.found.inflow,
-        "backlog": report.backlog,
-        "oldest_overdue_seconds": report.oldest_overdue_seconds,
-        "forecast_runs": report.forecast_runs,
-        "seconds": report.seconds,
-        "health": {"before": _health(done.before), "after": _health(done.after), "notes": dict(done.notes)},
-    }
-
-
-def _health(tables: Iterable[TableHealth]) -> dict[str, dict[str, object]]:
-    return {
-        found.table: {
-            "live_rows": found.live,
-            "dead_rows": found.dead,
-            "bytes": found.bytes,
-            "autovacuum_begins_at": found.threshold,
-            "vacuumed_at": found.vacuumed_at,
-        }
-        for found in tables
-    }
-
-
-def shown(done: PassResult) -> Group:
-    """The run for people: how it ended, why, what is left, and how the tables are."""
-    result = done.result
-    report = result.report
-    counts = table_of(
-        ("table", "due", "ended", "kept", "looks wrong", "due within a day", "set aside"),
-        [
-            (
-                found.name,
-                _many(found.due),
-                result.tables[found.name].done,
-                _listed(found.kept),
-                _listed(found.findings),
-                "?" if found.inflow is None else _many(found.inflow),
-                _listed(result.tables[found.name].aside),
-            )
-            for found in result.found.tables
-        ],
-    )
-    notes = [Text(f"{name}: not read: {code}") for name, code in result.found.unread.items()]
-    notes += [Text(f"{name}: given up: {table.failed}") for name, table in result.tables.items() if table.failed]
-    notes += [Text(f"{name}: {note}.") for name, note in done.notes]
-    left = f"{_many(report.backlog)} due and left; at most {result.ceiling:,} end in one pass"
-    if report.forecast_runs:
-        left += f", so that {report.forecast_runs:,} more passes like this one would do"
-    why = WORDS.get(report.reason, report.reason)
-    health = table_of(
-        ("table", "rows, about", "dead before", "dead after", "size before", "size after"),
-        [
-            (after.table, f"{after.live:,}", f"{before.dead:,}", f"{after.dead:,}", _size(before), _size(after))
-            for before, after in zip(done.before, done.after, strict=True)
-        ],
-    )
-    return Group(
-        Text(f"{report.outcome.replace('_', ' ')}: {why}", style="bold"), counts, Text(f"{left}."), health, *notes
-    )
-
-
-def _size(found: TableHealth) -> str:
-    return f"{found.bytes / 1e6:,.1f} MB"
-
-
-def _many(number: int) -> str:
-    return f"{number:,} or more" if number >= COUNTED else f"{number:,}"
-
-
-def _listed(counts: dict[str, int]) -> str:
-    return ", ".join(f"{name} {number:,}" for name, number in counts.items()) or "0"

@@ -47,7 +47,7 @@ def run_jobs(stack: Stack, orders: list[dict[str, Any]]) -> list[dict[str, Any]]
 
     Args:
         stack: the installation.
-        orders: for each run `job`, `tenant`, `apply` and `approval`.
+        orders: for each run `job`, `step`, its `config`, and the `partition` where it is for one.
 
     Raises:
         Unavailable: `EMBEDDED_FAILED`, when Dagster itself did not work; its log is in the home.

@@ -1,7 +1,7 @@
 """The main job on a laptop, end to end, with its proof counted afterwards from the database, the bucket and the event log."""
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -11,14 +11,14 @@ from rich.table import Table
 
 from retention_pipeline import clock
 from retention_pipeline.app import App
-from retention_pipeline.dev import dagster_processes, demo_governance, stack, tenants
+from retention_pipeline.dev import dagster_processes, demo_governance, demo_sweeps, stack, tenants
 from retention_pipeline.dev.stack import Stack
 from retention_pipeline.errors import Code, Integrity
 from retention_pipeline.governance.approval import ApprovalRequest, Kind
 from retention_pipeline.model.decision import Disposition
 from retention_pipeline.model.ids import AttemptId, InstanceId
 from retention_pipeline.model.people import Job, Tenant
-from retention_pipeline.postgres import accounting, approvals, holds, sample
+from retention_pipeline.postgres import accounting, accounting_sweeps, approvals, holds, sample, sample_sweeps
 
 JOB = "reconcile_tenants"
 
@@ -36,6 +36,7 @@ class Proof:
     foreign_rows_blocked: int
     remaining: int
     lost: int
+    sweeps: dict[str, dict[str, int]] = field(default_factory=dict)
     restored_identical: bool = False
     refusals: tuple[str, ...] = ()
     audit_events_sealed: int = 0
@@ -91,11 +92,16 @@ def _demo(servers: Stack, app: App, console: Console, begun: float) -> Proof:
     identical = _restore(servers, app, everybody[1], chosen, picture, console)
     if held not in accounting.instances(servers.superuser_url()):
         raise Integrity(Code.DEMO_UNPROVEN, "A held instance is gone.", remedy="Report this.")
+    _say(console, "Rows that end by a rule of their own: payloads, ledgers, job evidence, history, join requests.")
+    accounting_sweeps.remember_history(servers.superuser_url())
+    _dagster(servers, console, demo_sweeps.orders(app, everybody))
+    swept = demo_sweeps.account(servers, console)
     _say(console, "The record of who did what is sealed, and read again from its first event to its last.")
     record = demo_governance.prove_record(app, servers.superuser_url(), everybody, console)
     counted = _count(servers, app, everybody, before)
     return replace(
         counted,
+        sweeps=swept,
         restored_identical=identical,
         refusals=refused,
         audit_events_sealed=record.sealed,
@@ -122,6 +128,7 @@ def _seed(servers: Stack, console: Console) -> None:
     _say(console, f"Writing {total:,} workflow instances of three tenants, with everything that drifts in real life …")
     sample.seed(servers.superuser_url(), sample.SAMPLE, clock.utc_now())
     sample.add_drift(servers.superuser_url(), sample.SAMPLE)
+    sample_sweeps.seed(servers.superuser_url(), sample.SAMPLE, clock.utc_now())
 
 
 def _hold(app: App, tenant: Tenant, console: Console) -> InstanceId:
@@ -153,7 +160,8 @@ def _approve(app: App, tenant: Tenant) -> str:
 
 
 def _order(tenant: Tenant, approval: str | None) -> dict[str, Any]:
-    return {"job": JOB, "tenant": tenant.id, "apply": approval is not None, "approval": approval}
+    config = {"apply": approval is not None, "approval": approval}
+    return {"job": JOB, "step": "instance_archive", "config": config, "partition": tenant.id}
 
 
 def _dagster(servers: Stack, console: Console, orders: list[dict[str, Any]]) -> None:

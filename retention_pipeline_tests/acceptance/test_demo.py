@@ -19,6 +19,7 @@ KEYS = {
     "foreign_rows_blocked",
     "remaining",
     "lost",
+    "sweeps",
     "restored_identical",
     "refusals",
     "audit_events_sealed",
@@ -57,6 +58,23 @@ def test_the_demo_ends_well_and_accounts_for_every_instance(demo):
     assert proof["audit_chains_verified"] == 4
     assert proof["audit_events_sealed"] > proof["deleted"]
     assert proof["tampering_found"] is True
+
+
+def test_the_demo_accounts_for_every_row_of_every_sweep(demo):
+    """E, L, J, W4: each one did its work, and no row is lost or left."""
+    home, _ = demo
+    sweeps = json.loads((home / "demo.json").read_text())["sweeps"]
+    assert set(sweeps) == {
+        "ephemeral_payloads",
+        "job_evidence",
+        "join_requests",
+        "submission_ledgers",
+        "workflow_history",
+    }
+    for account in sweeps.values():
+        assert account["rows"] == account["ended"] + account["stayed"]
+        assert account["ended"] > 0 < account["stayed"]
+        assert (account["left"], account["lost"]) == (0, 0)
 
 
 def test_nothing_of_the_whole_demo_tells_a_place_a_secret_or_a_payload(demo):
