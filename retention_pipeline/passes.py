@@ -6,12 +6,13 @@ from datetime import datetime
 from typing import Final
 
 from retention_pipeline.app import App
-from retention_pipeline.catalog.sweep_model import PurgeDataset, SweepDataset
+from retention_pipeline.catalog.sweep_model import ClearDataset, PurgeDataset, SweepDataset
 from retention_pipeline.model.ids import TenantId
 from retention_pipeline.model.outcome import Counts
 from retention_pipeline.model.sweep import Sweeper
 from retention_pipeline.model.table_health import TableHealth
 from retention_pipeline.postgres import sweep_due, sweep_records, table_health
+from retention_pipeline.postgres.clear import PostgresClear
 from retention_pipeline.postgres.purge import PostgresPurge
 from retention_pipeline.sweeps.loop import Sweep, SweepBounds, SweepResult
 from retention_pipeline.sweeps.rounds import in_turn
@@ -62,6 +63,8 @@ class Passes:
         dataset, session = self.dataset, self.app.worker_session("sweep")
         if isinstance(dataset, PurgeDataset):
             return PostgresPurge(session=session, dataset=dataset)
+        if isinstance(dataset, ClearDataset):
+            return PostgresClear(session=session, dataset=dataset, allowed=self.app.settings.allow_ephemeral_payload)
         raise NotImplementedError(dataset.ends)
 
     def health(self) -> tuple[TableHealth, ...]:

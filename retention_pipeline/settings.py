@@ -34,6 +34,8 @@ DAGSTER_URL: Final = "RETENTION_DAGSTER_URL"
 ENVIRONMENT: Final = "RETENTION_ENVIRONMENT"
 DAGSTER_STORAGE_URL: Final = "RETENTION_DAGSTER_STORAGE_URL"
 KEY_PROVIDER: Final = "RETENTION_KEY_PROVIDER"
+ALLOW_EPHEMERAL_PAYLOAD: Final = "WORKFLOW_ALLOW_EPHEMERAL_PAYLOAD"
+"""The platform's own variable: whether every tenant may have short-lived payloads (SPEC E7)."""
 KMS_KEY_ID: Final = "RETENTION_KMS_KEY_ID"
 KMS_MAC_KEY_ID: Final = "RETENTION_KMS_MAC_KEY_ID"
 KMS_REGION: Final = "RETENTION_KMS_REGION"
@@ -81,6 +83,7 @@ class Settings:
         production: whether files are no place for the run history.
         dagster_storage_url: where Dagster keeps its run history; None means files in the home, for a laptop alone.
         wrap_by_kms: whether AWS KMS wraps new tenant keys, and not the keyring.
+        allow_ephemeral_payload: whether every tenant of the platform may have short-lived payloads.
         kms: how it is reached; also while an installation moves back to its keyring.
     """
 
@@ -96,6 +99,7 @@ class Settings:
     dagster_storage_url: str | None = field(default=None, repr=False)
     production: bool = False
     wrap_by_kms: bool = False
+    allow_ephemeral_payload: bool = False
     kms: KmsSettings | None = None
 
     @classmethod
@@ -125,6 +129,7 @@ class Settings:
             dagster_storage_url=_database(found, DAGSTER_STORAGE_URL),
             production=_environment(found),
             wrap_by_kms=_key_provider(found),
+            allow_ephemeral_payload=_truth(found, ALLOW_EPHEMERAL_PAYLOAD),
             kms=_kms(found),
         )
 
@@ -238,6 +243,13 @@ def _environment(found: Mapping[str, str]) -> bool:
     if value not in {"laptop", "production"}:
         raise _invalid(ENVIRONMENT, "must be laptop or production")
     return value == "production"
+
+
+def _truth(found: Mapping[str, str], name: str) -> bool:
+    value = found.get(name, "false").lower()
+    if value not in {"true", "false", "1", "0"}:
+        raise _invalid(name, "must be true or false")
+    return value in {"true", "1"}
 
 
 def _key_provider(found: Mapping[str, str]) -> bool:

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from retention_pipeline.catalog.loader import load
-from retention_pipeline.catalog.sweep_model import PurgeDataset, SweepDataset
+from retention_pipeline.catalog.sweep_model import ClearDataset, PurgeDataset, SweepDataset
 from retention_pipeline.model.sweep import Sweeper
+from retention_pipeline.postgres.clear import PostgresClear
 from retention_pipeline.postgres.purge import PostgresPurge
 from retention_pipeline.postgres.session import Session
 from retention_pipeline.sweeps.loop import Sweep, SweepBounds, SweepResult
@@ -35,6 +36,8 @@ class Broom:
         """The verb over a sweep of the shipped catalog, or over a dataset of the test's own."""
         rules = load().sweep(dataset).dataset if isinstance(dataset, str) else dataset
         session = session or self.bench.session()
+        if isinstance(rules, ClearDataset):
+            return PostgresClear(session=session, dataset=rules)
         assert isinstance(rules, PurgeDataset)
         return PostgresPurge(session=session, dataset=rules)
 

@@ -11,7 +11,7 @@ from psycopg import sql
 
 from retention_pipeline.catalog.loader import Catalog
 from retention_pipeline.catalog.model import InstanceDataset, Related
-from retention_pipeline.postgres import act_functions, names, sweep_rules, worker_rules
+from retention_pipeline.postgres import act_functions, names, payload_rules, sweep_due, sweep_rules, worker_rules
 from retention_pipeline.postgres.definer import COUNTER, OPERATOR, PIN, WORKER, DefinerFunction, policy
 from retention_pipeline.postgres.shape import SourceShape, named_tables, read_shape
 
@@ -32,7 +32,15 @@ def install(connection: psycopg.Connection, catalog: Catalog) -> None:
 
 def all_tables(catalog: Catalog) -> tuple[str, ...]:
     """Every table that a catalog names, once."""
-    return tuple(dict.fromkeys([*named_tables(catalog.instances), *sweep_rules.swept_tables(catalog)]))
+    return tuple(
+        dict.fromkeys(
+            [
+                *named_tables(catalog.instances),
+                *sweep_rules.swept_tables(catalog),
+                *sweep_rules.extra_tables(catalog),
+            ]
+        )
+    )
 
 
 def statements(catalog: Catalog, shape: SourceShape) -> list[sql.Composed]:
@@ -40,7 +48,8 @@ def statements(catalog: Catalog, shape: SourceShape) -> list[sql.Composed]:
     dataset = catalog.instances
     made = [*privileges(dataset), *policies(dataset), *worker_rules.policies(dataset)]
     made += [*guards(dataset), *worker_rules.receipt_guard(dataset), *act_functions.rules(dataset)]
-    return [*made, *functions(dataset, shape), *sweep_rules.statements(catalog), PIN.format()]
+    made += [*functions(catalog, shape), *sweep_rules.statements(catalog), *payload_rules.view(catalog, shape)]
+    return [*made, PIN.format()]
 
 
 def installed_digest(catalog: Catalog, shape: SourceShape) -> str:
@@ -145,8 +154,9 @@ def guards(dataset: InstanceDataset) -> list[sql.Composed]:
     return made
 
 
-def functions(dataset: InstanceDataset, shape: SourceShape) -> list[sql.Composed]:
+def functions(catalog: Catalog, shape: SourceShape) -> list[sql.Composed]:
     """The definer functions over this catalog's tables."""
+    dataset = catalog.instances
     foreign = "TABLE (instance_id text, name text, found bigint)"
     everybody = (WORKER, OPERATOR)
     some = (("tenant", "text"), ("wanted", "text[]"))
@@ -221,7 +231,12 @@ def functions(dataset: InstanceDataset, shape: SourceShape) -> list[sql.Composed
         *act_functions.absent(dataset),
         *(
             statement
-            for function in [*made, *act_functions.functions(dataset, shape)]
+            for function in [
+                *made,
+                *act_functions.functions(dataset, shape),
+                *payload_rules.functions(catalog, shape),
+                *sweep_due.functions(catalog, shape),
+            ]
             for statement in function.statements()
         ),
         sql.SQL("REVOKE CREATE ON SCHEMA retention FROM {}").format(COUNTER),

@@ -9,28 +9,33 @@ from alembic.config import Config
 from psycopg import sql
 
 from retention_pipeline.catalog.loader import Catalog
+from retention_pipeline.clock import sleep
 from retention_pipeline.errors import Code, Refused
-from retention_pipeline.postgres import install
+from retention_pipeline.postgres import install, sweep_indexes
 from retention_pipeline.postgres.session import translate, translated
 
 LATEST = "0011"
+_COME_BY_SECONDS = 0.2
 _MIGRATIONS = resources.files("retention_pipeline.postgres")
 
 
 def migrate(owner_url: str, catalog: Catalog) -> str:
     """Make roles where they are missing, run every migration that was not run, and install the catalog's functions.
 
-    Safe to run twice and on two machines: an advisory lock makes the second wait.
+    Safe to run twice and on two machines: an advisory lock makes the second wait, and come by again and again: whoever waits
+    inside a statement would keep an index from being built concurrently.
 
     Returns:
         The schema's version.
     """
     with translated(), psycopg.connect(owner_url, autocommit=True, application_name="retention migrate") as lock:
-        lock.execute("SELECT pg_advisory_lock(hashtext('retention.migrate'))")
+        while lock.execute("SELECT pg_try_advisory_lock(hashtext('retention.migrate'))").fetchone() != (True,):
+            sleep(_COME_BY_SECONDS)
         _make_roles(lock)
         lock.execute("SET lock_timeout = '5s'")
         _run_alembic(owner_url)
         install.install(lock, catalog)
+        sweep_indexes.build(lock, catalog)
     return LATEST
 
 
@@ -48,18 +53,18 @@ def bootstrap(owner_url: str, first_administrator: str) -> None:
 
 def _make_roles(connection: psycopg.Connection) -> None:
     wanted = connection.execute(
-        "SELECT count(*) FROM pg_roles WHERE rolname IN"
-        " ('retention_owner', 'retention_worker', 'retention_operator', 'retention_counter')"
+        "SELECT count(*) FROM pg_roles WHERE rolname IN ('retention_owner', 'retention_worker',"
+        " 'retention_operator', 'retention_counter', 'retention_reader')"
     ).fetchone()
     try:
-        if wanted != (4,):
+        if wanted != (5,):
             connection.execute(_MIGRATIONS.joinpath("roles.sql").read_text(encoding="utf-8").encode())
         connection.execute(sql.SQL("GRANT retention_owner TO {}").format(sql.Identifier(connection.info.user)))
         connection.execute(
             sql.SQL("GRANT CREATE ON DATABASE {} TO retention_owner").format(sql.Identifier(connection.info.dbname))
         )
     except psycopg.errors.InsufficientPrivilege:
-        if wanted == (4,):
+        if wanted == (5,):
             return  # made by an administrator; the migration itself says what is still missing
         raise Refused(
             Code.ROLE_UNSAFE,

@@ -4,7 +4,8 @@ DO $$
 DECLARE
   name text;
 BEGIN
-  FOREACH name IN ARRAY ARRAY['retention_owner', 'retention_worker', 'retention_operator', 'retention_counter'] LOOP
+  FOREACH name IN ARRAY ARRAY['retention_owner', 'retention_worker', 'retention_operator', 'retention_counter',
+    'retention_reader'] LOOP
     BEGIN
       EXECUTE format('CREATE ROLE %I NOLOGIN NOSUPERUSER NOBYPASSRLS NOCREATEDB NOCREATEROLE NOREPLICATION', name);
     EXCEPTION WHEN duplicate_object THEN

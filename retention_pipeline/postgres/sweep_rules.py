@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from psycopg import sql
 
 from retention_pipeline.catalog.loader import Catalog
-from retention_pipeline.catalog.sweep_model import PurgeDataset, PurgedTable
+from retention_pipeline.catalog.sweep_model import ClearDataset, PurgeDataset, PurgedTable
 from retention_pipeline.model.people import SweepJob
-from retention_pipeline.postgres import names
+from retention_pipeline.postgres import names, payload_rules
 from retention_pipeline.postgres.definer import COUNTER, OPERATOR, WORKER, policy
 
 
@@ -24,6 +24,15 @@ def swept_tables(catalog: Catalog) -> dict[str, str]:
     return found
 
 
+def extra_tables(catalog: Catalog) -> tuple[str, ...]:
+    """Tables that a sweep asks about beside those that it goes through."""
+    return tuple(
+        rules.dataset.allowed.table
+        for rules in catalog.sweeps
+        if isinstance(rules.dataset, ClearDataset) and rules.dataset.allowed
+    )
+
+
 def statements(catalog: Catalog) -> list[sql.Composed]:
     """Everything that the sweeps of a catalog install, beside what its instances do."""
     made: list[sql.Composed] = []
@@ -31,6 +40,7 @@ def statements(catalog: Catalog) -> list[sql.Composed]:
     for name, tenant in swept_tables(catalog).items():
         if name in own:
             made += _reading(name, tenant)
+    made += payload_rules.rules(catalog)
     for rules in catalog.sweeps:
         if isinstance(rules.dataset, PurgeDataset) and not rules.dataset.history:
             for table in rules.dataset.tables:
