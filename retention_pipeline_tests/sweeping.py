@@ -1,17 +1,22 @@
 """Sweeps over a real database: one run as the product makes it, with an approval of its own."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from retention_pipeline.catalog.loader import load
 from retention_pipeline.catalog.sweep_model import ClearDataset, PurgeDataset, SweepDataset
 from retention_pipeline.model.sweep import Sweeper
+from retention_pipeline.model.work import Records
 from retention_pipeline.postgres.clear import PostgresClear
 from retention_pipeline.postgres.purge import PostgresPurge
+from retention_pipeline.postgres.records import PostgresRecords
 from retention_pipeline.postgres.session import Session
+from retention_pipeline.postgres.source import PostgresSource
 from retention_pipeline.sweeps.loop import Sweep, SweepBounds, SweepResult
 from retention_pipeline_tests.rows import Platform, new_id
 from retention_pipeline_tests.seams import module_database, shared
@@ -25,17 +30,46 @@ class Broom:
     """One database, and every sweep of the shipped catalog."""
 
     bench: Bench
+    _sessions: list[Session] = field(default_factory=list)
+    _platforms: list[Platform] = field(default_factory=list)
 
     def platform(self, **more: Any) -> Platform:
-        return Platform(database=self.bench.database, **more)
+        made = Platform(database=self.bench.database, **more)
+        self._platforms.append(made)
+        return made
+
+    def session(self) -> Session:
+        """A session of the worker's, until the test ends."""
+        made = Session(url=self.bench.database.worker_url, source_setting="nucleus.tenant_id")
+        self._sessions.append(made)
+        return made
+
+    def close(self) -> None:
+        for session in self._sessions:
+            session.close()
+        for platform in self._platforms:
+            platform.connection.close()
 
     def approve(self, platform: Platform, dataset: str, *, items: int = 50_000, kind: str = "single_use") -> str:
         return self.bench.approve(platform, job=f"sweep:{dataset}", items=items, kind=kind)
 
+    def without_lease(self) -> Records:
+        """Records through a session of their own, that let several workers in: what the lease prevents must be harmless too."""
+        records = PostgresRecords(session=self.session(), catalog=load())
+        return cast(
+            "Records",
+            SimpleNamespace(
+                **{name: getattr(records, name) for name in ("use_approval", "previous_backlog", "finish")},
+                take_lease=lambda *_: 1,
+                keep_lease=lambda *_: None,
+                drop_lease=lambda *_: None,
+            ),
+        )
+
     def sweeper(self, dataset: str | SweepDataset, session: Session | None = None) -> Sweeper:
         """The verb over a sweep of the shipped catalog, or over a dataset of the test's own."""
         rules = load().sweep(dataset).dataset if isinstance(dataset, str) else dataset
-        session = session or self.bench.session()
+        session = session or self.session()
         if isinstance(rules, ClearDataset):
             return PostgresClear(session=session, dataset=rules)
         assert isinstance(rules, PurgeDataset)
@@ -50,6 +84,7 @@ class Broom:
         approval: str | None = None,
         as_of: datetime | None = NOW,
         sweeper: Sweeper | None = None,
+        lease: bool = True,
         **bounds: Any,
     ) -> SweepResult:
         """One pass; `bounds` are narrower ones than the catalog's."""
@@ -58,8 +93,8 @@ class Broom:
             approval = self.approve(platform, dataset)
         rules = load().sweep(dataset).dataset
         return Sweep(
-            source=self.bench.world.source,
-            records=self.bench.world.records,
+            source=self.bench.world.source if lease else PostgresSource(session=self.session(), catalog=load()),
+            records=self.bench.world.records if lease else self.without_lease(),
             sweeper=sweeper or self.sweeper(dataset),
             dataset=dataset,
             tenant=platform.tenant,
@@ -72,8 +107,10 @@ class Broom:
 
 
 @pytest.fixture
-def broom(shared: Bench) -> Broom:
-    return Broom(bench=shared)
+def broom(shared: Bench) -> Iterator[Broom]:
+    made = Broom(bench=shared)
+    yield made
+    made.close()
 
 
 def ledger_row(platform: Platform, table: str, created_at: str) -> str:

@@ -55,7 +55,7 @@ TASKS = (
     (
         "INSERT INTO nucleus.workflow_central_tasks (id, tenant_id, instance_id, payload, data)"
         " SELECT gen_random_uuid(), %(tenant)s, %(instance)s, CASE n %% 4 WHEN 0 THEN jsonb_build_object('mode', 'ephemeral_hosted',"
-        " 'reason', 'r', 'expiresAt', %(expires)s) WHEN 1 THEN '{{\"mode\": \"external_reference\"}}' WHEN 2 THEN '{{\"a\": 1}}' END,"
+        " 'reason', 'r', 'expiresAt', %(expires)s::text) WHEN 1 THEN '{{\"mode\": \"external_reference\"}}' WHEN 2 THEN '{{\"a\": 1}}' END,"
         " '{{}}' FROM generate_series(1, %(rows)s) AS n"
     )
     .replace("{{", "{")

@@ -21,9 +21,9 @@ BEGIN
     RETURN NULL;
   END IF;
   year := part[1]; month := part[2]; day := part[3]; hour := part[4]; minute := part[5]; second := coalesce(part[6], '0');
-  IF year = 0 OR month NOT BETWEEN 1 AND 12 OR hour > 23 OR minute > 59 OR second > 59 OR day < 1 OR day > CASE
+  IF year = 0 OR month NOT BETWEEN 1 AND 12 OR hour > 23 OR minute > 59 OR second > 59 OR day < 1 OR day > (CASE
     WHEN month IN (4, 6, 9, 11) THEN 30 WHEN month <> 2 THEN 31
-    WHEN year % 4 = 0 AND (year % 100 <> 0 OR year % 400 = 0) THEN 29 ELSE 28 END THEN
+    WHEN year % 4 = 0 AND (year % 100 <> 0 OR year % 400 = 0) THEN 29 ELSE 28 END) THEN
     RETURN NULL;
   END IF;
   IF part[7] IS NOT NULL THEN
