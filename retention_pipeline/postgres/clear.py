@@ -17,6 +17,7 @@ from retention_pipeline.model.sweep import Batch, Place, SweepFound, TableFound,
 from retention_pipeline.postgres import names, payload_rules
 from retention_pipeline.postgres.session import Cursor, Session, one, rows
 from retention_pipeline.postgres.shape import SourceShape, read_shape
+from retention_pipeline.postgres.sweep_paging import by_index
 from retention_pipeline.postgres.sweep_records import SweepRecords
 
 _FOUND: Final = (
@@ -63,6 +64,7 @@ class PostgresClear:
         for table in self.dataset.tables:
             try:
                 with self.session.transaction(tenant, read_only=True) as cursor:
+                    by_index(cursor)
                     found.append(self._look(cursor, table, as_of))
             except RetentionError as error:
                 if error.code is Code.DATABASE_UNAVAILABLE:
@@ -79,6 +81,7 @@ class PostgresClear:
         """Empty the next payloads that have expired, with their mirrors, and leave the marker."""
         table = self._table(turn.table)
         with self.session.transaction(turn.tenant) as cursor:
+            by_index(cursor)
             statement = self._statement(table, read_shape(cursor, [table.table]), after)
             cursor.execute(statement, _values(turn, limit))
             found, cleared, oldest, newest, place = one(cursor)
@@ -102,6 +105,7 @@ class PostgresClear:
         """Set the next row aside, and go behind it."""
         table = self._table(turn.table)
         with self.session.transaction(turn.tenant) as cursor:
+            by_index(cursor)
             shape = read_shape(cursor, [table.table])
             head = sql.SQL("SELECT ROW({})::text, {} FROM ({}) AS f").format(
                 names.comma(_typed(table, shape)), sql.SQL(_PLACE), self._found(table, after)

@@ -17,7 +17,7 @@ from retention_pipeline.model.sweep import COUNTED, Batch, Place, SweepFound, Ta
 from retention_pipeline.postgres import names
 from retention_pipeline.postgres.session import Cursor, Session, one, rows
 from retention_pipeline.postgres.shape import SourceShape, read_shape
-from retention_pipeline.postgres.sweep_paging import Pages
+from retention_pipeline.postgres.sweep_paging import Pages, by_index
 from retention_pipeline.postgres.sweep_records import SweepRecords
 
 _BATCH: Final = """
@@ -62,6 +62,7 @@ class PostgresPurge:
         for table in self.dataset.tables:
             try:
                 with self.session.transaction(tenant, read_only=True) as cursor:
+                    by_index(cursor)
                     found.append(self._look(cursor, table, tenant, as_of))
             except RetentionError as error:
                 if error.code is Code.DATABASE_UNAVAILABLE:
@@ -78,6 +79,7 @@ class PostgresPurge:
         """Delete what may go of the next rows that are over their time."""
         table = self._table(turn.table)
         with self.session.transaction(turn.tenant) as cursor:
+            by_index(cursor)
             rule = _Rule(table=table, dataset=self.dataset, records=self._records, shape=self._shape(cursor))
             cursor.execute(rule.batch(after), {"tenant": turn.tenant, "as_of": turn.as_of, "limit": limit})
             seen, gone, oldest, newest, place = one(cursor)
@@ -97,6 +99,7 @@ class PostgresPurge:
         """Set the next row aside, and go behind it."""
         table = self._table(turn.table)
         with self.session.transaction(turn.tenant) as cursor:
+            by_index(cursor)
             rule = _Rule(table=table, dataset=self.dataset, records=self._records, shape=self._shape(cursor))
             found = rows(cursor, rule.head(after), {"tenant": turn.tenant, "as_of": turn.as_of, "limit": 1})
             if not found:

@@ -7,7 +7,18 @@ from psycopg import sql
 
 from retention_pipeline.model.sweep import Place
 from retention_pipeline.postgres import names
+from retention_pipeline.postgres.session import Cursor
 from retention_pipeline.postgres.shape import SourceShape
+
+_BY_INDEX = sql.SQL(
+    "SELECT set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true),"
+    " set_config('enable_mergejoin', 'off', true)"
+)
+
+
+def by_index(cursor: Cursor) -> None:
+    """For this transaction: a page is a few rows of perhaps millions, whatever the statistics say, or where there are none (F6, F14)."""
+    cursor.execute(_BY_INDEX)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 The short form runs with the other tests; `make scale` runs it over 5,000,000 rows.
 """
 
+import contextlib
 import json
 import time
 from statistics import median
@@ -83,6 +84,12 @@ CASES = {
 }
 
 
+@pytest.fixture
+def closing():
+    with contextlib.ExitStack() as stack:
+        yield stack
+
+
 class Timed:
     """A sweeper whose batches are timed."""
 
@@ -115,9 +122,9 @@ def scans(platform, table):
 
 
 @pytest.mark.parametrize("dataset", CASES)
-def test_what_is_due_is_found_by_index_beside_what_is_not(shared, pg, template, tmp_path, rows, dataset):
+def test_what_is_due_is_found_by_index_beside_what_is_not(closing, shared, pg, template, tmp_path, rows, dataset):
     table, add, verb = CASES[dataset]
-    broom = Broom(bench=shared)
+    broom = closing.enter_context(contextlib.closing(Broom(bench=shared)))
     platform = shared.platform()
     add(platform, rows)
     before = scans(platform, table)
@@ -127,17 +134,17 @@ def test_what_is_due_is_found_by_index_beside_what_is_not(shared, pg, template, 
     after = scans(platform, table)
     assert (after[0], after[1]) == (before[0], before[1])  # no scan of the whole table
     assert after[2] - before[2] < 40 * DUE  # and no index walked through what is not due
-    with cloned(pg, template) as database:
-        bench = Bench(database=database, keyring=tmp_path / "keyring.json", closing=database.closing)
+    with cloned(pg, template) as database, contextlib.closing(Broom(bench=None)) as other:
+        other.bench = bench = Bench(database=database, keyring=tmp_path / "keyring.json", closing=database.closing)
         alone = bench.platform()
         add(alone, 0)
-        _, little = swept(Broom(bench=bench), alone, dataset)
+        _, little = swept(other, alone, dataset)
     assert large < FLAT * little, json.dumps({"large": large, "alone": little})
 
 
-def test_one_pending_request_is_found_beside_40_000_resolved(shared, rows):
+def test_one_pending_request_is_found_beside_40_000_resolved(closing, shared, rows):
     """J2."""
-    broom = Broom(bench=shared)
+    broom = closing.enter_context(contextlib.closing(Broom(bench=shared)))
     platform = shared.platform()
     company, invite = new_id(), new_id()
     platform.run(
