@@ -62,7 +62,7 @@ class Passes:
         """The verb and the tables, as the worker."""
         dataset, session = self.dataset, self.app.worker_session("sweep")
         if isinstance(dataset, PurgeDataset):
-            return PostgresPurge(session=session, dataset=dataset)
+            return PostgresPurge(session=session, dataset=dataset, catalog=self.app.catalog)
         if isinstance(dataset, ClearDataset):
             return PostgresClear(session=session, dataset=dataset, allowed=self.app.settings.allow_ephemeral_payload)
         raise NotImplementedError(dataset.ends)

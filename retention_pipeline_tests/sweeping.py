@@ -73,7 +73,7 @@ class Broom:
         if isinstance(rules, ClearDataset):
             return PostgresClear(session=session, dataset=rules)
         assert isinstance(rules, PurgeDataset)
-        return PostgresPurge(session=session, dataset=rules)
+        return PostgresPurge(session=session, dataset=rules, catalog=load())
 
     def sweep(
         self,

@@ -32,8 +32,9 @@ _ACTS: Final = (
     " setting_events"
 )
 _EVENTS: Final = (
-    f"{_ACTS} approval_uses audit_anchors audit_events audit_seals canary_events hold_bindings key_destructions policy_observations"
-    " preflights readiness_events receipts restorations root_rotations run_outcomes scrub_runs sweep_receipts"
+    f"{_ACTS} approval_uses audit_anchors audit_events audit_seals canary_events hold_bindings horizon_observations key_destructions"
+    " policy_observations preflights readiness_events receipts restorations root_rotations run_outcomes scrub_runs"
+    " sweep_receipts"
 )
 SAFEGUARDS: Final = {
     "accept_what_is_there": "expiry_acknowledgements",

@@ -46,7 +46,7 @@ def all_tables(catalog: Catalog) -> tuple[str, ...]:
 def statements(catalog: Catalog, shape: SourceShape) -> list[sql.Composed]:
     """Everything that a catalog installs over tables of this shape."""
     dataset = catalog.instances
-    made = [*privileges(dataset), *policies(dataset), *worker_rules.policies(dataset)]
+    made = [*privileges(dataset), *policies(dataset), *worker_rules.policies(catalog)]
     made += [*guards(dataset), *worker_rules.receipt_guard(dataset), *act_functions.rules(dataset)]
     made += [*functions(catalog, shape), *sweep_rules.statements(catalog), *payload_rules.view(catalog, shape)]
     return [*made, PIN.format()]

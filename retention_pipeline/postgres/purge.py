@@ -1,49 +1,43 @@
-"""Deletes rows that are older than their days, a page at a time (SPEC L2, L4, L5): the verb `purge` over one sweep.
+"""Deletes rows that are older than their days, a page at a time (SPEC L2, L4, L5, W4): the verb `purge` over one sweep.
 
 A page is picked by index and locked, whatever becomes of its rows, so that no number of rows that stay is ever read for one that
 goes. The condition is repeated where the rows are deleted (F6), and the row-level policy asks it again by the database's own clock.
 """
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final, LiteralString
+from typing import Any
 
-from psycopg import sql
+import orjson
+from psycopg.rows import TupleRow
 
+from retention_pipeline.catalog.loader import Catalog
 from retention_pipeline.catalog.sweep_model import PurgeDataset, PurgedTable
 from retention_pipeline.errors import Code, RetentionError
 from retention_pipeline.model.ids import TenantId
-from retention_pipeline.model.sweep import COUNTED, Batch, Place, SweepFound, TableFound, Turn, Verb
-from retention_pipeline.postgres import names
+from retention_pipeline.model.sweep import Batch, Place, SweepFound, TableFound, Turn, Verb
+from retention_pipeline.postgres import history, horizons
+from retention_pipeline.postgres.history import History
+from retention_pipeline.postgres.purge_rule import PurgeRule
 from retention_pipeline.postgres.session import Cursor, Session, one, rows
-from retention_pipeline.postgres.shape import SourceShape, read_shape
-from retention_pipeline.postgres.sweep_paging import Pages, by_index
+from retention_pipeline.postgres.shape import read_shape
+from retention_pipeline.postgres.sweep_paging import by_index
 from retention_pipeline.postgres.sweep_records import SweepRecords
-
-_BATCH: Final = """
-WITH page AS MATERIALIZED ({page}),
-gone AS (
-  DELETE FROM {table} AS t USING page AS p WHERE {same} AND {mine} AND {due} AND {free} RETURNING {at} AS at)
-SELECT (SELECT count(*) FROM page), (SELECT count(*) FROM gone), (SELECT min(at)::text FROM gone),
-  (SELECT max(at)::text FROM gone), {last}
-"""
-_DUE: Final = """
-SELECT count(*), extract(epoch FROM {cut} - min(at))::float8 FROM (
-  SELECT {at} AS at FROM {table} AS t WHERE {mine} AND {due} AND {at} > '-infinity'::timestamptz AND {free}
-  ORDER BY {at} LIMIT {most}) AS counted
-"""
-_INFLOW: Final = """
-SELECT count(*) FROM (SELECT FROM {table} AS t WHERE {mine} AND {at} >= {cut} AND {at} < {cut} + interval '24 hours'
-  LIMIT {most}) AS counted
-"""
 
 
 @dataclass(slots=True, kw_only=True)
 class PostgresPurge:
-    """Purges through one session, as the worker."""
+    """Purges through one session, as the worker.
+
+    Args:
+        catalog: for the rules of the instances, which history obeys, and for how long a shortened period cools off.
+    """
 
     session: Session
     dataset: PurgeDataset
+    catalog: Catalog
     verb: Verb = Verb.PURGED
     _records: SweepRecords = field(init=False)
 
@@ -61,6 +55,8 @@ class PostgresPurge:
         unread: dict[str, Code] = {}
         for table in self.dataset.tables:
             try:
+                with self.session.transaction(tenant) as cursor:
+                    horizons.observe(cursor, tenant, self.dataset.dataset, table)
                 with self.session.transaction(tenant, read_only=True) as cursor:
                     by_index(cursor)
                     found.append(self._look(cursor, table, tenant, as_of))
@@ -80,11 +76,11 @@ class PostgresPurge:
         table = self._table(turn.table)
         with self.session.transaction(turn.tenant) as cursor:
             by_index(cursor)
-            rule = _Rule(table=table, dataset=self.dataset, records=self._records, shape=self._shape(cursor))
-            cursor.execute(rule.batch(after), {"tenant": turn.tenant, "as_of": turn.as_of, "limit": limit})
-            seen, gone, oldest, newest, place = one(cursor)
+            rule = self._rule(cursor, table, turn.tenant)
+            act = self._page_of_instances if rule.reaches_instances else self._page
+            seen, gone, oldest, newest, place = act(cursor, rule, turn, after, limit)
             if gone:
-                details = {"older_than_days": table.older_than_days, "oldest": oldest, "newest": newest}
+                details = {"older_than_days": rule.days, "oldest": oldest, "newest": newest}
                 self._records.receipt(cursor, turn, self.verb, gone, details)
             if place is not None:
                 self._records.save(cursor, turn.tenant, turn.table, Place(place))
@@ -97,11 +93,10 @@ class PostgresPurge:
 
     def pass_by(self, turn: Turn, after: Place | None, code: Code) -> Place | None:
         """Set the next row aside, and go behind it."""
-        table = self._table(turn.table)
         with self.session.transaction(turn.tenant) as cursor:
             by_index(cursor)
-            rule = _Rule(table=table, dataset=self.dataset, records=self._records, shape=self._shape(cursor))
-            found = rows(cursor, rule.head(after), {"tenant": turn.tenant, "as_of": turn.as_of, "limit": 1})
+            rule = self._rule(cursor, self._table(turn.table), turn.tenant)
+            found = rows(cursor, rule.head(after), _values(turn, limit=1))
             if not found:
                 return None
             key, place = found[0]
@@ -109,81 +104,84 @@ class PostgresPurge:
             self._records.save(cursor, turn.tenant, turn.table, Place(place))
             return Place(place)
 
+    def _page(self, cursor: Cursor, rule: PurgeRule, turn: Turn, after: Place | None, limit: int) -> TupleRow:
+        cursor.execute(rule.batch(after), _values(turn, limit=limit))
+        return one(cursor)
+
+    def _page_of_instances(
+        self, cursor: Cursor, rule: PurgeRule, turn: Turn, after: Place | None, limit: int
+    ) -> TupleRow:
+        """The same, where holds and the instances' own rules have a say: they are asked under the lock that a hold takes."""
+        page = rows(cursor, rule.page(after), _values(turn, limit=limit))
+        if not page:
+            return (0, 0, None, None, None)
+        going = self._going(cursor, rule, turn, page)
+        cursor.execute(rule.delete(), _values(turn, page=orjson.dumps(going).decode()))
+        gone, oldest, newest = one(cursor)
+        return (len(page), gone, oldest, newest, page[-1][1])
+
+    def _going(self, cursor: Cursor, rule: PurgeRule, turn: Turn, page: Sequence[TupleRow]) -> list[Any]:
+        """Keys of the rows whose instances let them go, as far as can be told before they are deleted."""
+        instances = {instance for _, _, instance in page if instance is not None}
+        ours = history.lock(cursor, turn.tenant, instances)
+        if self.dataset.history:
+            asks = History(instances=self.catalog.instances)
+            ours -= set(asks.keeping(cursor, turn.tenant, ours, turn.as_of, rule.table.purpose))
+        return [key for key, _, instance in page if instance is None or instance in ours]
+
+    def _look(self, cursor: Cursor, table: PurgedTable, tenant: TenantId, as_of: datetime) -> TableFound:
+        rule = self._rule(cursor, table, tenant)
+        values = {"tenant": tenant, "as_of": as_of}
+        count = self._count_each if self.dataset.history else self._count
+        kept, due, overdue = count(cursor, rule, tenant, as_of)
+        cursor.execute(rule.inflow(), values)
+        inflow = one(cursor)[0]
+        if rule.days > table.older_than_days:
+            cursor.execute(rule.cooling(), values)
+            kept["cooling_off"] = one(cursor)[0]
+        cursor.execute(rule.odd(), values)
+        odd = dict(zip(("instant_is_minus_infinity", "closed_without_an_instant"), one(cursor), strict=True))
+        return TableFound(
+            name=table.name,
+            due=due,
+            overdue_seconds=overdue,
+            kept={reason: number for reason, number in kept.items() if number},
+            inflow=inflow,
+            findings={flaw: number for flaw, number in odd.items() if number},
+        )
+
+    def _count(
+        self, cursor: Cursor, rule: PurgeRule, tenant: TenantId, as_of: datetime
+    ) -> tuple[dict[str, int], int, float | None]:
+        found = {row[0]: row[1:] for row in rows(cursor, rule.look(), {"tenant": tenant, "as_of": as_of})}
+        due, overdue = found.pop(None, (0, None))
+        return {reason: number for reason, (number, _) in found.items()}, due, overdue
+
+    def _count_each(
+        self, cursor: Cursor, rule: PurgeRule, tenant: TenantId, as_of: datetime
+    ) -> tuple[dict[str, int], int, float | None]:
+        """One by one, since the instances' own rules have a say."""
+        found = rows(cursor, rule.each(), {"tenant": tenant, "as_of": as_of})
+        instances = {instance for _, reason, instance in found if reason is None and instance is not None}
+        asks = History(instances=self.catalog.instances)
+        keeping = asks.keeping(cursor, tenant, instances, as_of, rule.table.purpose)
+        reasons = [(over, reason or keeping.get(instance)) for over, reason, instance in found]
+        due = [over for over, reason in reasons if reason is None]
+        return dict(Counter(reason for _, reason in reasons if reason)), len(due), max(due, default=None)
+
     def _table(self, name: str) -> PurgedTable:
         return next(table for table in self.dataset.tables if table.name == name)
 
-    def _shape(self, cursor: Cursor) -> SourceShape:
-        return read_shape(cursor, {table.table for table in self.dataset.tables})
-
-    def _look(self, cursor: Cursor, table: PurgedTable, tenant: TenantId, as_of: datetime) -> TableFound:
-        rule = _Rule(table=table, dataset=self.dataset, records=self._records, shape=self._shape(cursor))
-        values = {"tenant": tenant, "as_of": as_of}
-        cursor.execute(rule.due(), values)
-        due, overdue = one(cursor)
-        cursor.execute(rule.inflow(), values)
-        return TableFound(name=table.name, due=due, overdue_seconds=overdue, inflow=one(cursor)[0])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Rule:
-    """The statements over one table. Parameters: `tenant`, `as_of`, and `limit` where there is a page."""
-
-    table: PurgedTable
-    dataset: PurgeDataset
-    records: SweepRecords
-    shape: SourceShape
-
-    @property
-    def pages(self) -> Pages:
-        """Its pages, in the order of their age."""
-        at = names.column("t", self.table.age)
-        return Pages(table=self.table.table, key=self.table.key, tenant=self.table.tenant, at=at, shape=self.shape)
-
-    @property
-    def cut(self) -> sql.Composed:
-        """Rows strictly older than this instant are due; a day is 24 hours, so that no time zone moves it (F13)."""
-        return sql.SQL("(%(as_of)s::timestamptz - make_interval(hours => 24 * {}))").format(
-            sql.Literal(self.table.older_than_days)
+    def _rule(self, cursor: Cursor, table: PurgedTable, tenant: TenantId) -> PurgeRule:
+        hours = self.catalog.instances.safety.cooling_off_hours
+        return PurgeRule(
+            table=table,
+            dataset=self.dataset,
+            records=self._records,
+            shape=read_shape(cursor, {table.table for table in self.dataset.tables}),
+            days=horizons.days(cursor, tenant, self.dataset.dataset, table, cooling_off_hours=hours),
         )
 
-    def is_over(self) -> sql.Composed:
-        """The row is over its time."""
-        return sql.SQL("{} < {}").format(names.column("t", self.table.age), self.cut)
 
-    def free(self) -> sql.Composed:
-        """Nothing keeps the row."""
-        return names.conjunction([sql.SQL("NOT {}").format(self.records.waits("t", self.table.key, self.table.name))])
-
-    def batch(self, after: Place | None) -> sql.Composed:
-        """One page, and what goes of it."""
-        return self._over(_BATCH, page=self.pages.page(self.is_over(), after), last=self.pages.last_place("page"))
-
-    def head(self, after: Place | None) -> sql.Composed:
-        """Key and place of the next row."""
-        return sql.SQL("SELECT {}, {} FROM ({}) AS h").format(
-            names.key_text("h", self.table.key),
-            self.pages.place_of("h"),
-            self.pages.page(self.is_over(), after, lock=False),
-        )
-
-    def due(self) -> sql.Composed:
-        """How many may go, at most so many, and since when the oldest is over."""
-        return self._over(_DUE)
-
-    def inflow(self) -> sql.Composed:
-        """How many fall due within the next day."""
-        return self._over(_INFLOW)
-
-    def _over(self, statement: LiteralString, **parts: sql.Composable) -> sql.Composed:
-        pages = self.pages
-        return sql.SQL(statement).format(
-            table=names.table(self.table.table),
-            same=pages.same("t", "p"),
-            mine=pages.mine(),
-            due=self.is_over(),
-            free=self.free(),
-            at=pages.at,
-            cut=self.cut,
-            most=sql.Literal(COUNTED),
-            **parts,
-        )
+def _values(turn: Turn, **more: Any) -> dict[str, Any]:
+    return {"tenant": turn.tenant, "as_of": turn.as_of, **more}

@@ -63,14 +63,24 @@ class Pages:
         ]
         return sql.SQL("({}, {}) > ({})").format(self.at, self.keys(), names.comma(values))
 
-    def page(self, due: sql.Composable, place: Place | None, *, lock: bool = True) -> sql.Composed:
-        """The next rows that are due: their keys and `at`, locked, those skipped that somebody else has. Parameters: `tenant`, `limit`."""
+    def page(
+        self, due: sql.Composable, place: Place | None, *, lock: bool = True, more: sql.Composable | None = None
+    ) -> sql.Composed:
+        """The next rows that are due: their keys and `at`, locked, those skipped that somebody else has. Parameters: `tenant`, `limit`.
+
+        Args:
+            due: the condition.
+            place: behind which row it begins.
+            lock: whether the rows are locked.
+            more: further columns, each with a comma before it.
+        """
         return sql.SQL(
-            "SELECT {keys}, {at} AS at FROM {table} AS t WHERE {mine} AND {due} AND {behind}"
+            "SELECT {keys}, {at} AS at{more} FROM {table} AS t WHERE {mine} AND {due} AND {behind}"
             " ORDER BY {at}, {keys} LIMIT %(limit)s::bigint{lock}"
         ).format(
             keys=self.keys(),
             at=self.at,
+            more=more or sql.SQL(""),
             table=names.table(self.table),
             mine=self.mine(),
             due=due,

@@ -36,16 +36,27 @@ def extra_tables(catalog: Catalog) -> tuple[str, ...]:
 def statements(catalog: Catalog) -> list[sql.Composed]:
     """Everything that the sweeps of a catalog install, beside what its instances do."""
     made: list[sql.Composed] = []
+    evidence = {table.table for table in catalog.instances.evidence}
     own = {name for name in swept_tables(catalog) if name not in _of_instances(catalog)}
     for name, tenant in swept_tables(catalog).items():
         if name in own:
             made += _reading(name, tenant)
     made += payload_rules.rules(catalog)
     for rules in catalog.sweeps:
-        if isinstance(rules.dataset, PurgeDataset) and not rules.dataset.history:
+        if isinstance(rules.dataset, PurgeDataset):
             for table in rules.dataset.tables:
-                made += _purging(rules.dataset, table)
+                made += _purging(rules.dataset, table, evidence=table.table in evidence)
     return made
+
+
+def histories(catalog: Catalog) -> dict[str, list[sql.Composed]]:
+    """For each table of evidence, the rules by which a row of it may go as history."""
+    found: dict[str, list[sql.Composed]] = {}
+    for rules in catalog.sweeps:
+        if isinstance(rules.dataset, PurgeDataset) and rules.dataset.history:
+            for table in rules.dataset.tables:
+                found.setdefault(table.table, []).append(purgeable(rules.dataset, table))
+    return found
 
 
 def _of_instances(catalog: Catalog) -> set[str]:
@@ -77,7 +88,8 @@ def _reading(name: str, tenant: str) -> Iterator[sql.Composed]:
     )
 
 
-def _purging(dataset: PurgeDataset, table: PurgedTable) -> Iterator[sql.Composed]:
+def _purging(dataset: PurgeDataset, table: PurgedTable, *, evidence: bool) -> Iterator[sql.Composed]:
+    """The worker's right to delete; of evidence, `worker_rules` says which rows."""
     on = names.table(table.table)
     yield sql.SQL("GRANT DELETE ON {} TO {}").format(on, WORKER)
     # A row lock needs the privilege to update; the policy lets nobody use it for an update.
@@ -88,6 +100,8 @@ def _purging(dataset: PurgeDataset, table: PurgedTable) -> Iterator[sql.Composed
         "AS RESTRICTIVE FOR UPDATE TO {role} USING (true) WITH CHECK (false)",
         WORKER,
     )
+    if evidence:
+        return
     yield from policy(
         "retention_worker_deletes",
         table.table,

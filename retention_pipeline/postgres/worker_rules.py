@@ -9,8 +9,9 @@ from typing import Final, LiteralString
 
 from psycopg import sql
 
+from retention_pipeline.catalog.loader import Catalog
 from retention_pipeline.catalog.model import InstanceDataset, Related
-from retention_pipeline.postgres import names
+from retention_pipeline.postgres import names, sweep_rules
 from retention_pipeline.postgres.definer import WORKER, policy
 
 _PROVEN: Final = (
@@ -23,9 +24,14 @@ RECEIPT_TRIGGER: Final = "retention_receipt"
 """The one constraint that a deletion puts off to its commit."""
 
 
-def policies(dataset: InstanceDataset) -> list[sql.Composed]:
-    """Restrictive policies for the worker on the root and all evidence; without effect where row-level security is off."""
+def policies(catalog: Catalog) -> list[sql.Composed]:
+    """Restrictive policies for the worker on the root and all evidence; without effect where row-level security is off.
+
+    A row of evidence may also go as history, by a rule that names exactly this row (W4).
+    """
+    dataset = catalog.instances
     root = dataset.root
+    histories = sweep_rules.histories(catalog)
     rules = [(root.table, _of_root(dataset, _PROVEN), _of_root(dataset, _RESTORING))]
     rules += [
         (e.table, _of_evidence(dataset, e, _PROVEN), _of_evidence(dataset, e, _RESTORING)) for e in dataset.evidence
@@ -36,7 +42,8 @@ def policies(dataset: InstanceDataset) -> list[sql.Composed]:
             "AS RESTRICTIVE FOR DELETE TO {role} USING ({said})",
             "AS RESTRICTIVE FOR INSERT TO {role} WITH CHECK ({said})",
         )
-        made += policy("retention_worker_deletes", table, going, WORKER, said=proven)
+        said = sql.SQL(" OR ").join(sql.SQL("({})").format(rule) for rule in [proven, *histories.get(table, [])])
+        made += policy("retention_worker_deletes", table, going, WORKER, said=said)
         made += policy("retention_worker_restores", table, coming, WORKER, said=restoring)
     return made
 

@@ -341,6 +341,7 @@ CREATE INDEX ON nucleus.jobs (instance_id);
 CREATE INDEX ON nucleus.job_outcome_evidence (tenant_id, recorded_at, id);
 CREATE INDEX ON nucleus.job_outcome_evidence (job_id);
 CREATE INDEX ON nucleus.workflow_transition_requests (tenant_id, finished_at, id);
+CREATE INDEX ON nucleus.workflow_transition_requests (tenant_id, finished_at, id) WHERE replay_of IS NOT NULL;
 CREATE INDEX ON nucleus.workflow_executions (tenant_id, finished_at, id);
 CREATE INDEX ON nucleus.workflow_action_checkpoints (tenant_id, at, id);
 CREATE INDEX ON nucleus.workflow_dead_letters (tenant_id, closed_at, id);
