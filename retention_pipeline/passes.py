@@ -6,14 +6,15 @@ from datetime import datetime
 from typing import Final
 
 from retention_pipeline.app import App
-from retention_pipeline.catalog.sweep_model import ClearDataset, PurgeDataset, SweepDataset
+from retention_pipeline.catalog.sweep_model import ClearDataset, PurgeDataset, ShelveDataset, SweepDataset
 from retention_pipeline.model.ids import TenantId
 from retention_pipeline.model.outcome import Counts
 from retention_pipeline.model.sweep import Sweeper
 from retention_pipeline.model.table_health import TableHealth
-from retention_pipeline.postgres import sweep_due, sweep_records, table_health
+from retention_pipeline.postgres import deadlines, sweep_due, sweep_records, table_health
 from retention_pipeline.postgres.clear import PostgresClear
 from retention_pipeline.postgres.purge import PostgresPurge
+from retention_pipeline.postgres.shelve import PostgresShelve
 from retention_pipeline.sweeps.loop import Sweep, SweepBounds, SweepResult
 from retention_pipeline.sweeps.rounds import in_turn
 
@@ -58,14 +59,14 @@ class Passes:
         """What the catalog allows one pass over one tenant."""
         return SweepBounds(batch=self.dataset.batch, batches=self.dataset.batches, passes_a_day=PASSES_A_DAY)
 
-    def sweeper(self) -> Sweeper:
+    def sweeper(self, stopping: Callable[[], bool] = lambda: False) -> Sweeper:
         """The verb and the tables, as the worker."""
         dataset, session = self.dataset, self.app.worker_session("sweep")
         if isinstance(dataset, PurgeDataset):
             return PostgresPurge(session=session, dataset=dataset, catalog=self.app.catalog)
         if isinstance(dataset, ClearDataset):
             return PostgresClear(session=session, dataset=dataset, allowed=self.app.settings.allow_ephemeral_payload)
-        raise NotImplementedError(dataset.ends)
+        return PostgresShelve(session=session, dataset=dataset, stopping=stopping)
 
     def health(self) -> tuple[TableHealth, ...]:
         """How large its tables are, and how many of their rows are dead."""
@@ -88,7 +89,7 @@ class Passes:
         Raises:
             Refused: `CATALOG_INVALID`, with `apply`, when the catalog no longer fits the database (F18).
         """
-        sweeper = self.sweeper()
+        sweeper = self.sweeper(stopping)
         if apply:
             self.app.require_sound_catalog()
         before = self.health()
@@ -106,6 +107,8 @@ class Passes:
             stopping=stopping,
             progress=progress,
         )()
+        if apply and isinstance(self.dataset, ShelveDataset):
+            deadlines.recompute(self.app.worker_session("sweep"), self.dataset)
         return PassResult(result=result, before=before, after=self.health() if apply else before)
 
     def due(self) -> tuple[TenantId, ...]:

@@ -9,13 +9,14 @@ from typing import Any, cast
 import pytest
 
 from retention_pipeline.catalog.loader import load
-from retention_pipeline.catalog.sweep_model import ClearDataset, PurgeDataset, SweepDataset
+from retention_pipeline.catalog.sweep_model import ClearDataset, ShelveDataset, SweepDataset
 from retention_pipeline.model.sweep import Sweeper
 from retention_pipeline.model.work import Records
 from retention_pipeline.postgres.clear import PostgresClear
 from retention_pipeline.postgres.purge import PostgresPurge
 from retention_pipeline.postgres.records import PostgresRecords
 from retention_pipeline.postgres.session import Session
+from retention_pipeline.postgres.shelve import PostgresShelve
 from retention_pipeline.postgres.source import PostgresSource
 from retention_pipeline.sweeps.loop import Sweep, SweepBounds, SweepResult
 from retention_pipeline_tests.rows import Platform, new_id
@@ -72,7 +73,8 @@ class Broom:
         session = session or self.session()
         if isinstance(rules, ClearDataset):
             return PostgresClear(session=session, dataset=rules)
-        assert isinstance(rules, PurgeDataset)
+        if isinstance(rules, ShelveDataset):
+            return PostgresShelve(session=session, dataset=rules)
         return PostgresPurge(session=session, dataset=rules, catalog=load())
 
     def sweep(

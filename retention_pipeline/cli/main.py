@@ -25,6 +25,7 @@ COMMANDS: Final = {
     "inspect": "retention_pipeline.cli.inspect:inspect",
     "integrity": "retention_pipeline.cli.integrity:integrity",
     "inventory": "retention_pipeline.cli.inventory:inventory",
+    "join": "retention_pipeline.cli.join:join",
     "keyring": "retention_pipeline.cli.keyring:keyring",
     "keys": "retention_pipeline.cli.keys:keys",
     "migrate": "retention_pipeline.cli.migrate:migrate",

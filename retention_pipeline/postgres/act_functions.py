@@ -13,7 +13,7 @@ from retention_pipeline.postgres import names
 from retention_pipeline.postgres.definer import COUNTER, OPERATOR, WORKER, DefinerFunction, policy
 from retention_pipeline.postgres.shape import SourceShape
 
-_WHO_READS: Final = "pg_has_role(session_user, 'retention_worker', 'MEMBER') OR retention.permitted({})"
+WHO_READS: Final = "pg_has_role(session_user, 'retention_worker', 'MEMBER') OR retention.permitted({})"
 _SIGNATURES: Final = {
     "recovery": ("dead_letter(text)", "cancel_recovery(uuid, text, bigint, text)"),
     "stores": ("data_store(text)", "detach_store(uuid, text, text)"),
@@ -25,23 +25,23 @@ def rules(dataset: InstanceDataset) -> list[sql.Composed]:
     made: list[sql.Composed] = []
     if recovery := dataset.recovery:
         evidence = dataset.by_name[recovery.evidence]
-        made.append(_updatable(evidence.table, (recovery.fence, recovery.status, recovery.closed_at)))
+        made.append(updatable(evidence.table, (recovery.fence, recovery.status, recovery.closed_at)))
         status = sql.Identifier(recovery.status)
         before = sql.SQL("{}::text = ANY({}::text[])").format(status, sql.Literal(list(recovery.open)))
         after = sql.SQL("{}::text = {}").format(status, sql.Literal(recovery.cancelled))
-        made += _changes("retention_counter_closes", evidence.table, evidence.tenant, before, after)
+        made += changes("retention_counter_closes", evidence.table, evidence.tenant, before, after)
     if stores := dataset.stores:
         schema = sql.Identifier(stores.table.split(".", 1)[0])
         made.append(sql.SQL("GRANT USAGE ON SCHEMA {} TO {}").format(schema, COUNTER))
         made.append(sql.SQL("GRANT SELECT ON {} TO {}").format(names.table(stores.table), COUNTER))
-        made.append(_updatable(stores.table, (stores.detached_at,)))
+        made.append(updatable(stores.table, (stores.detached_at,)))
         made += policy("retention_counter_reads", stores.table, "FOR SELECT TO {role} USING (true)", COUNTER)
         anything = sql.SQL("true").format()
-        made += _changes("retention_counter_detaches", stores.table, stores.tenant, anything, anything)
+        made += changes("retention_counter_detaches", stores.table, stores.tenant, anything, anything)
     return made
 
 
-def _changes(name: str, table: str, tenant: str, before: sql.Composed, after: sql.Composed) -> list[sql.Composed]:
+def changes(name: str, table: str, tenant: str, before: sql.Composed, after: sql.Composed) -> list[sql.Composed]:
     """What the role may update, and, in a second policy, that no policy of the platform's lets it update more.
 
     The login that migrates is a member of the role, and may be the platform's own: it is bound by neither. Nothing in them
@@ -85,7 +85,20 @@ def absent(dataset: InstanceDataset) -> list[sql.Composed]:
     return [sql.SQL("DROP FUNCTION IF EXISTS retention.{}").format(sql.SQL(signature)) for signature in gone]
 
 
-def _updatable(table: str, columns: tuple[str, ...]) -> sql.Composed:
+def inserts(name: str, table: str, tenant: str) -> list[sql.Composed]:
+    """Let the role add rows of the transaction's tenant, and of no other."""
+    return policy(
+        name,
+        table,
+        "FOR INSERT TO {role} WITH CHECK (CASE WHEN current_user = 'retention_counter'"
+        " THEN {tenant}::text = current_setting('retention.tenant_id', true) ELSE false END)",
+        COUNTER,
+        tenant=sql.Identifier(tenant),
+    )
+
+
+def updatable(table: str, columns: tuple[str, ...]) -> sql.Composed:
+    """Let the role change these columns, as far as its policies go."""
     return sql.SQL("GRANT UPDATE ({}) ON {} TO {}").format(
         names.comma(map(sql.Identifier, columns)), names.table(table), COUNTER
     )
@@ -105,7 +118,7 @@ def _recovery(dataset: InstanceDataset, recovery: Recovery, shape: SourceShape) 
         "set_status": sql.Identifier(recovery.status),
         "set_closed_at": sql.Identifier(recovery.closed_at),
         "cancelled": sql.Literal(recovery.cancelled),
-        "who": sql.SQL(_WHO_READS).format(sql.Literal("workflow_recovery:cancel")),
+        "who": sql.SQL(WHO_READS).format(sql.Literal("workflow_recovery:cancel")),
     }
     look = sql.SQL(
         "SELECT {key}::text, {status}::text, {fence}::bigint, coalesce({status}::text = ANY({open}::text[]), false)"
@@ -171,7 +184,7 @@ def _stores(dataset: InstanceDataset, stores: Stores, shape: SourceShape) -> lis
         "set_detached_at": sql.Identifier(stores.detached_at),
         "bindings": names.table(bindings.table),
         "store": names.column("b", stores.store),
-        "who": sql.SQL(_WHO_READS).format(sql.Literal("workflow_retention:archive")),
+        "who": sql.SQL(WHO_READS).format(sql.Literal("workflow_retention:archive")),
     }
     look = sql.SQL(
         "SELECT {key}::text, {detached_at}::timestamptz, (SELECT count(*) FROM {bindings} AS b WHERE {store} = {key})"

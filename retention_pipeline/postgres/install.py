@@ -11,7 +11,16 @@ from psycopg import sql
 
 from retention_pipeline.catalog.loader import Catalog
 from retention_pipeline.catalog.model import InstanceDataset, Related
-from retention_pipeline.postgres import act_functions, names, payload_rules, sweep_due, sweep_rules, worker_rules
+from retention_pipeline.postgres import (
+    act_functions,
+    deadline_rules,
+    join_acts,
+    names,
+    payload_rules,
+    sweep_due,
+    sweep_rules,
+    worker_rules,
+)
 from retention_pipeline.postgres.definer import COUNTER, OPERATOR, PIN, WORKER, DefinerFunction, policy
 from retention_pipeline.postgres.shape import SourceShape, named_tables, read_shape
 
@@ -49,6 +58,7 @@ def statements(catalog: Catalog, shape: SourceShape) -> list[sql.Composed]:
     made = [*privileges(dataset), *policies(dataset), *worker_rules.policies(catalog)]
     made += [*guards(dataset), *worker_rules.receipt_guard(dataset), *act_functions.rules(dataset)]
     made += [*functions(catalog, shape), *sweep_rules.statements(catalog), *payload_rules.view(catalog, shape)]
+    made += [*deadline_rules.rules(catalog), *join_acts.rules(catalog)]
     return [*made, PIN.format()]
 
 
@@ -229,6 +239,7 @@ def functions(catalog: Catalog, shape: SourceShape) -> list[sql.Composed]:
     return [
         sql.SQL("GRANT CREATE ON SCHEMA retention TO {}").format(COUNTER),
         *act_functions.absent(dataset),
+        deadline_rules.FORGET.format(),
         *(
             statement
             for function in [
@@ -236,6 +247,8 @@ def functions(catalog: Catalog, shape: SourceShape) -> list[sql.Composed]:
                 *act_functions.functions(dataset, shape),
                 *payload_rules.functions(catalog, shape),
                 *sweep_due.functions(catalog, shape),
+                *deadline_rules.functions(catalog),
+                *join_acts.functions(catalog, shape),
             ]
             for statement in function.statements()
         ),

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from psycopg import sql
 
 from retention_pipeline.catalog.loader import Catalog
-from retention_pipeline.catalog.sweep_model import ClearDataset, PurgeDataset, PurgedTable
+from retention_pipeline.catalog.sweep_model import ClearDataset, PurgeDataset, PurgedTable, ShelveDataset
 from retention_pipeline.model.people import SweepJob
-from retention_pipeline.postgres import names, payload_rules
+from retention_pipeline.postgres import names, payload_rules, shelve_rules
 from retention_pipeline.postgres.definer import COUNTER, OPERATOR, WORKER, policy
 
 
@@ -21,6 +21,8 @@ def swept_tables(catalog: Catalog) -> dict[str, str]:
     for rules in catalog.sweeps:
         for table in rules.dataset.tables:
             found[table.table] = table.tenant
+        if isinstance(rules.dataset, ShelveDataset):
+            found.update(shelve_rules.tables_beside(rules.dataset))
     return found
 
 
@@ -41,7 +43,7 @@ def statements(catalog: Catalog) -> list[sql.Composed]:
     for name, tenant in swept_tables(catalog).items():
         if name in own:
             made += _reading(name, tenant)
-    made += payload_rules.rules(catalog)
+    made += [*payload_rules.rules(catalog), *shelve_rules.rules(catalog)]
     for rules in catalog.sweeps:
         if isinstance(rules.dataset, PurgeDataset):
             for table in rules.dataset.tables:
