@@ -3,7 +3,9 @@
 import dagster as dg
 
 from retention_pipeline.catalog.loader import load
+from retention_pipeline.catalog.sweep_model import Every
 from retention_pipeline.defs.audit import audit_sealing, audit_seals, seal_audit
+from retention_pipeline.defs.deadline_sensor import sensor
 from retention_pipeline.defs.expiry import archive_life
 from retention_pipeline.defs.instances import instance_archive
 from retention_pipeline.defs.jobs import expire_archives, reconcile_tenants, scrub_archives
@@ -40,7 +42,10 @@ defs = dg.Definitions(
         audit_sealing,
         *(sweep.schedule for sweep in SWEEPS),
     ],
-    sensors=[tenant_partitions],
+    sensors=[
+        tenant_partitions,
+        *(sensor(made.name, made.job) for made in SWEEPS if made.every is Every.DEADLINE),
+    ],
     resources={"product": ProductResource()},
     executor=dg.in_process_executor,  # a backfill takes no job of ours; a process for its one step would double its cost
 )

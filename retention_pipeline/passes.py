@@ -9,6 +9,7 @@ from retention_pipeline.app import App
 from retention_pipeline.catalog.sweep_model import ClearDataset, PurgeDataset, ShelveDataset, SweepDataset
 from retention_pipeline.model.ids import TenantId
 from retention_pipeline.model.outcome import Counts
+from retention_pipeline.model.people import SweepJob
 from retention_pipeline.model.sweep import Sweeper
 from retention_pipeline.model.table_health import TableHealth
 from retention_pipeline.postgres import deadlines, sweep_due, sweep_records, table_health
@@ -107,9 +108,22 @@ class Passes:
             stopping=stopping,
             progress=progress,
         )()
-        if apply and isinstance(self.dataset, ShelveDataset):
-            deadlines.recompute(self.app.worker_session("sweep"), self.dataset)
+        if apply:
+            self.recompute_deadline()
         return PassResult(result=result, before=before, after=self.health() if apply else before)
+
+    def next_deadline(self) -> tuple[datetime | None, datetime | None]:
+        """The next deadline over all tenants, None where nothing waits, and the database's now; reads one row of ours (J3)."""
+        return deadlines.next_due(self.app.worker_session("sweep"), self.name)
+
+    def recompute_deadline(self) -> None:
+        """Set it to what the rows say, for a sweep that has deadlines; where writers are under way it stays early."""
+        if isinstance(self.dataset, ShelveDataset):
+            deadlines.recompute(self.app.worker_session("sweep"), self.dataset)
+
+    def standing_approval(self, tenant: TenantId) -> str | None:
+        """The newest standing approval of this sweep that is good now."""
+        return self.app.records().standing_approval(tenant, SweepJob.of(self.name))
 
     def due(self) -> tuple[TenantId, ...]:
         """Tenants that have rows over their time, in the order in which a pass takes them: from where the last one stopped (L1)."""

@@ -40,6 +40,8 @@ _ON_THE_HOUR: Final = "0 * * * *"
 class SweepDefinitions:
     """What Dagster loads of one sweep."""
 
+    name: str
+    every: Every
     asset: dg.AssetsDefinition
     job: Any  # Dagster gives its type no public name
     schedule: dg.ScheduleDefinition
@@ -61,7 +63,9 @@ def define(dataset: SweepDataset) -> SweepDefinitions:
         description=f"{dataset.about}\n\nLaunched without a change it is a preflight: it counts, and changes nothing. To apply, set "
         f"`apply: true` and give the id of an approval of `{SweepJob.of(dataset.dataset)}`.",
     )
-    return SweepDefinitions(asset=asset, job=job, schedule=_schedule(dataset, job))
+    return SweepDefinitions(
+        name=dataset.dataset, every=dataset.every, asset=asset, job=job, schedule=_schedule(dataset, job)
+    )
 
 
 def _asset(dataset: SweepDataset) -> dg.AssetsDefinition:
@@ -182,12 +186,18 @@ def _schedule(dataset: SweepDataset, job: Any) -> dg.ScheduleDefinition:
         context: dg.ScheduleEvaluationContext, product: ProductResource
     ) -> Iterator[dg.RunRequest | dg.SkipReason]:
         regular = dataset.every is Every.HOUR or context.scheduled_execution_time.hour == dataset.hour
-        tenants = _whose(product, dataset.dataset, lambda passes: passes.due() if regular else passes.behind())
+        tenants = _whose(product, dataset.dataset, lambda passes: _turn(passes, regular=regular))
         if not tenants:
             yield dg.SkipReason("No tenant has rows over their time." if regular else "No tenant has to catch up.")
         yield from lists(dataset.dataset, tenants, context.scheduled_execution_time.isoformat())
 
     return scheduled
+
+
+def _turn(passes: Passes, *, regular: bool) -> tuple[TenantId, ...]:
+    if regular:
+        passes.recompute_deadline()  # the backstop of those that have one
+    return passes.due() if regular else passes.behind()
 
 
 def lists(dataset: str, tenants: tuple[TenantId, ...], moment: str) -> Iterator[dg.RunRequest]:

@@ -88,7 +88,7 @@ def test_jobs_schedules_and_sensors_say_what_they_do():
         "audit_sealing",
         *(f"{name}_schedule" for name in SWEEPS),
     }
-    assert {sensor.name for sensor in repository.sensor_defs} == {"tenant_partitions"}
+    assert {sensor.name for sensor in repository.sensor_defs} == {"tenant_partitions", "join_requests_deadline"}
     assert all(made.description for made in (*repository.schedule_defs, *repository.sensor_defs))
 
 

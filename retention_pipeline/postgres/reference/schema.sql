@@ -420,3 +420,8 @@ BEGIN
     EXECUTE format('CREATE POLICY own_tenant ON nucleus.%I USING (%I = (SELECT nucleus.current_tenant()))', name, column_name);
   END LOOP;
 END $$;
+
+-- What waits for somebody's attention: every pending request that is not archived, kept ones too, whatever became of its invite.
+CREATE VIEW nucleus.attention_feed WITH (security_invoker = true) AS
+SELECT r.id, r.tenant_id, r.company_id, r.kind, r.created_at, r.updated_at FROM nucleus.join_requests AS r
+WHERE r.status = 'pending_approval' AND r.archived_at IS NULL;
