@@ -20,5 +20,6 @@ CREATE POLICY worker_own_tenant ON retention.horizon_observations TO retention_w
 CREATE POLICY operator_reads ON retention.horizon_observations FOR SELECT TO retention_operator
   USING (tenant_id = (SELECT retention.current_tenant()) AND (SELECT retention.permitted('workflow_retention:read')));
 CREATE POLICY counter_all_tenants ON retention.horizon_observations FOR SELECT TO retention_counter USING (true);
-GRANT SELECT, INSERT ON retention.horizon_observations TO retention_worker;
+-- When it was seen is the clock's to say.
+GRANT SELECT, INSERT (tenant_id, dataset, table_name, days) ON retention.horizon_observations TO retention_worker;
 GRANT SELECT ON retention.horizon_observations TO retention_operator;
