@@ -72,19 +72,25 @@ _ACT: Final = """
 #variable_conflict use_variable
 DECLARE
   given record;
-  found record;
+  was record;
+  locked boolean;
   refusal text;
 BEGIN
   given := retention.take_approval(approval, 'join_request', wanted, correlation);
   SELECT {status}::text AS status, {version}::bigint AS version, {kept} AS kept, {archived} AS archived, {company}::text AS company
-  INTO found FROM {requests} AS r
+  INTO was FROM {requests} AS r
   WHERE {key} = wanted::{key_type} AND {tenant}::text = retention.current_tenant() FOR UPDATE;
-  outcome := CASE WHEN NOT FOUND THEN 'unknown' WHEN found.status <> {pending} THEN 'not_pending'
-    WHEN act IN ('keep', 'unkeep') AND found.archived IS NOT NULL THEN 'archived'
-    WHEN (act = 'keep') = (found.kept IS NOT NULL) AND act IN ('keep', 'unkeep')
-      OR (act = 'archive') = (found.archived IS NOT NULL) AND act IN ('archive', 'revive') THEN 'already'
-    WHEN found.version <> expected THEN 'changed' ELSE 'done' END;
-  now_version := found.version;
+  locked := FOUND;
+  IF NOT locked THEN  -- the policy lets nobody lock a decided one
+    SELECT {status}::text AS status, {version}::bigint AS version, {kept} AS kept, {archived} AS archived, {company}::text AS company
+    INTO was FROM {requests} AS r WHERE {key} = wanted::{key_type} AND {tenant}::text = retention.current_tenant();
+  END IF;
+  outcome := CASE WHEN NOT FOUND THEN 'unknown' WHEN was.status <> {pending} THEN 'not_pending' WHEN NOT locked THEN 'changed'
+    WHEN act IN ('keep', 'unkeep') AND was.archived IS NOT NULL THEN 'archived'
+    WHEN (act = 'keep') = (was.kept IS NOT NULL) AND act IN ('keep', 'unkeep')
+      OR (act = 'archive') = (was.archived IS NOT NULL) AND act IN ('archive', 'revive') THEN 'already'
+    WHEN was.version <> expected THEN 'changed' ELSE 'done' END;
+  now_version := was.version;
   IF outcome = 'done' THEN
     UPDATE {requests} AS r SET {set_version} = {version} + 1,
       {set_kept} = CASE act WHEN 'keep' THEN clock_timestamp() WHEN 'unkeep' THEN NULL ELSE {kept} END,
@@ -92,7 +98,7 @@ BEGIN
       {set_active_at} = CASE WHEN act IN ('revive', 'unkeep') THEN clock_timestamp() ELSE {active_at} END
     WHERE {key} = wanted::{key_type} AND {tenant}::text = retention.current_tenant();
     INSERT INTO {activity} ({activity_columns}) VALUES ({activity_values});
-    now_version := found.version + 1;
+    now_version := was.version + 1;
   END IF;
   refusal := CASE outcome WHEN 'unknown' THEN 'RETENTION_JOIN_REQUEST_UNKNOWN' WHEN 'not_pending' THEN 'RETENTION_JOIN_REQUEST_DECIDED'
     WHEN 'archived' THEN 'RETENTION_JOIN_REQUEST_ARCHIVED' WHEN 'changed' THEN 'RETENTION_JOIN_REQUEST_CHANGED' END;
@@ -245,7 +251,7 @@ def _parts(dataset: ShelveDataset, shape: SourceShape) -> dict[str, sql.Composab
     }
     values = {
         activity.tenant: "retention.current_tenant()",
-        activity.company: "found.company",
+        activity.company: "was.company",
         activity.subject: "wanted",
         activity.what: "'join_request.' || act",
     }
