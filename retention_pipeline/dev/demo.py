@@ -84,6 +84,10 @@ def _demo(servers: Stack, app: App, console: Console, begun: float) -> Proof:
     _dagster(servers, console, [_order(tenant, None) for tenant in everybody])
     _say(console, "What must not work is tried, and refused.")
     refused = demo_governance.refusals(app, everybody[0], held, console)
+    _say(console, "Rows that end by a rule of their own: payloads, ledgers, job evidence, history, join requests.")
+    accounting_sweeps.remember_history(servers.superuser_url())
+    _dagster(servers, console, demo_sweeps.orders(app, everybody))
+    swept = demo_sweeps.account(servers, console)
     chosen = _choose(app, everybody[1])
     picture = accounting.picture(servers.superuser_url(), chosen)
     orders = [_order(tenant, _approve(app, tenant)) for tenant in everybody]
@@ -92,10 +96,6 @@ def _demo(servers: Stack, app: App, console: Console, begun: float) -> Proof:
     identical = _restore(servers, app, everybody[1], chosen, picture, console)
     if held not in accounting.instances(servers.superuser_url()):
         raise Integrity(Code.DEMO_UNPROVEN, "A held instance is gone.", remedy="Report this.")
-    _say(console, "Rows that end by a rule of their own: payloads, ledgers, job evidence, history, join requests.")
-    accounting_sweeps.remember_history(servers.superuser_url())
-    _dagster(servers, console, demo_sweeps.orders(app, everybody))
-    swept = demo_sweeps.account(servers, console)
     _say(console, "The record of who did what is sealed, and read again from its first event to its last.")
     record = demo_governance.prove_record(app, servers.superuser_url(), everybody, console)
     counted = _count(servers, app, everybody, before)

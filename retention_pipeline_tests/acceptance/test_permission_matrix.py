@@ -62,6 +62,7 @@ TENANTS = {
     ("store", "detach", ANY_ID, "--reason", "r"): {P.ARCHIVE},
     ("approve", "sweep:submission_ledgers", "--reason", "r"): {P.RECONCILE},
     ("sweep", "submission_ledgers"): {P.RECONCILE},
+    **{("join", act, ANY_ID, "--reason", "r"): {P.RECONCILE} for act in ("keep", "unkeep", "archive", "revive")},
     **{
         ("approve", str(job), *([ANY_ID] if job in ONE_SUBJECT else []), "--reason", "r"): {job.permission}
         for job in BEFOREHAND
@@ -69,6 +70,7 @@ TENANTS = {
 }
 """Commands for one tenant, and any of which permissions they ask for."""
 INSTALLATION = {
+    ("sweep", "submission_ledgers", "--everyone"): {P.RECONCILE},
     ("audit", "show"): {P.READ},
     ("audit", "verify", "--without-anchors"): {P.READ},
     ("audit", "export", "--to", "{file}"): {P.READ},
@@ -358,6 +360,9 @@ CALLABLE = {
     "dead_letter",  # for whoever may cancel a recovery
     "foreign_rows",  # for whoever may read
     "instance_lock",
+    "join_request",  # for whoever may reconcile
+    "live_payload_of",  # bound by the tables' own row-level security
+    "payload_expiry",  # a part of a value
     "object_lock_lock",
     "permitted",  # of the caller
     "permitted_everywhere",
