@@ -406,7 +406,7 @@ def test_a_partitioned_child_fits(database):
 
 
 def test_a_missing_column_is_told_once_with_its_line(database):
-    fault = only(database, "ALTER TABLE nucleus.workflow_executions DROP COLUMN status")
+    fault = only(database, "ALTER TABLE nucleus.workflow_executions DROP COLUMN status CASCADE")
     assert fault.code is FaultCode.CATALOG_COLUMN_MISSING
     assert "nucleus.workflow_executions has no column status" in fault.sentence
     assert fault.line == line_of("name: running_execution") + 2
