@@ -10,7 +10,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Final, Self
 
-from retention_pipeline.catalog.check import Severity, check, require_sound
+from retention_pipeline.catalog.check import Severity, check, concerning, require_sound
 from retention_pipeline.catalog.loader import Catalog, load
 from retention_pipeline.egress.kms import KmsApi, KmsPlace
 from retention_pipeline.egress.policy import Destination, EgressPolicy
@@ -454,13 +454,13 @@ class App:
             canary=canary,
         )
 
-    def schema_gate(self) -> Gates:
-        """What must hold before a schedule may apply a sweep: the catalog fits the database (D3)."""
+    def schema_gate(self, sweep: str) -> Gates:
+        """What must hold before a schedule may apply a sweep: its file and the instances' fit the database (D3)."""
         with self.worker().transaction(None, read_only=True) as cursor:
-            return Gates.of_schema(schema=self._fits(cursor))
+            return Gates.of_schema(schema=self._fits(cursor, self.catalog.sweep(sweep).file))
 
-    def _fits(self, cursor: Cursor) -> bool:
-        faults = check(self.catalog, read_facts(cursor, self.catalog))
+    def _fits(self, cursor: Cursor, file: str | None = None) -> bool:
+        faults = concerning(check(self.catalog, read_facts(cursor, self.catalog)), file)
         return not any(fault.severity is Severity.ERROR for fault in faults)
 
     @contextmanager
@@ -485,10 +485,11 @@ class App:
         """A session of the worker's for one use of several; the worker's own may be in the middle of something."""
         return self._session(name, self.settings.need_worker_url)
 
-    def require_sound_catalog(self) -> None:
-        """The catalog fits the database, or `Refused(CATALOG_INVALID)` (F18)."""
+    def require_sound_catalog(self, sweep: str | None = None) -> None:
+        """The instances' file fits the database, and the sweep's where one is named, or `Refused(CATALOG_INVALID)` (F18)."""
+        file = None if sweep is None else self.catalog.sweep(sweep).file
         with self.worker().transaction(None, read_only=True) as cursor:
-            require_sound(check(self.catalog, read_facts(cursor, self.catalog)))
+            require_sound(concerning(check(self.catalog, read_facts(cursor, self.catalog)), file))
 
     def close(self) -> None:
         """Close whatever was opened. Safe to call twice."""

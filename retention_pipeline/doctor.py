@@ -131,7 +131,7 @@ class Doctor:
         catalog = self.app.catalog
         for fault in compare(catalog, read_facts(cursor, catalog)):
             severity = Severity.ERROR if fault.severity is FaultSeverity.ERROR else Severity.WARNING
-            sentence = f"Line {fault.line} of the catalog: {fault.sentence}"
+            sentence = f"The catalog, {fault.where}: {fault.sentence}"
             yield Diagnosis(code=fault.code, severity=severity, sentence=sentence, remedy=fault.remedy)
 
     def _database_clock(self, cursor: Cursor) -> Iterator[Diagnosis]:

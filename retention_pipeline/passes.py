@@ -92,7 +92,7 @@ class Passes:
         """
         sweeper = self.sweeper(stopping)
         if apply:
-            self.app.require_sound_catalog()
+            self.app.require_sound_catalog(self.name)
         before = self.health()
         result = Sweep(
             source=self.app.source(),

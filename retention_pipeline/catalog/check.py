@@ -5,11 +5,12 @@ from dataclasses import replace
 
 from retention_pipeline.catalog import columns, indexes, links, safeguards
 from retention_pipeline.catalog.comparison import Comparison
-from retention_pipeline.catalog.fault import Fault, FaultCode, Severity, require_sound
+from retention_pipeline.catalog.fault import Fault, FaultCode, Severity, concerning, require_sound
 from retention_pipeline.catalog.loader import Catalog
 from retention_pipeline.catalog.schema import DatabaseFacts, TableKind
+from retention_pipeline.catalog.sweep_check import check_sweep
 
-__all__ = ["Fault", "FaultCode", "Severity", "check", "require_sound"]
+__all__ = ["Fault", "FaultCode", "Severity", "check", "concerning", "require_sound"]
 
 _RULES: tuple[Callable[[Comparison], Iterator[Fault]], ...] = (
     columns.columns_are_there,
@@ -29,7 +30,7 @@ _RULES: tuple[Callable[[Comparison], Iterator[Fault]], ...] = (
 
 
 def check(catalog: Catalog, facts: DatabaseFacts) -> tuple[Fault, ...]:
-    """Every fault, in the order of the catalog's lines. A fault that only follows from another one is left out.
+    """Every fault, the instances' file's first, each file's in the order of its lines. What only follows from another fault is left out.
 
     Args:
         catalog: the rules, with their lines.
@@ -40,4 +41,6 @@ def check(catalog: Catalog, facts: DatabaseFacts) -> tuple[Fault, ...]:
     tables = {name: table for name, table in facts.tables.items() if table.kind in kinds}
     comparison = Comparison(catalog=catalog, facts=replace(facts, tables=tables))
     found = [*columns.tables_are_there(whole), *(fault for rule in _RULES for fault in rule(comparison))]
-    return tuple(sorted(found, key=lambda fault: fault.line))
+    for rules in catalog.sweeps:
+        found += check_sweep(catalog, rules, comparison.facts, facts)
+    return tuple(sorted(found, key=lambda fault: (fault.file or "", fault.line)))

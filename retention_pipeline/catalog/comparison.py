@@ -1,5 +1,6 @@
 """A catalog beside the facts of a database, and the faults that tell of their differences."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
@@ -12,15 +13,50 @@ from retention_pipeline.catalog.schema import DatabaseFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """What every rule of the check looks at."""
+class Ground(ABC):
+    """The rules of one file beside the facts of a database.
+
+    Args:
+        file: the file's name, where it is a sweep's; None for the instances'.
+    """
+
+    facts: DatabaseFacts
+    file: str | None = None
+
+    @abstractmethod
+    def line(self, *path: str | int) -> int:
+        """The line of an entry, or of the nearest one around it."""
+
+    def have(self, table: str, columns: Collection[str]) -> bool:
+        """Whether the table and its columns are all there; a rule is silent about what another one reports."""
+        return all(self.facts.column(table, column) for column in columns)
+
+    def error(self, code: FaultCode, path: EntryPath, sentence: str, remedy: str) -> Fault:
+        """A fault over which the product does not run."""
+        return self._fault(Severity.ERROR, code, path, sentence, remedy)
+
+    def warning(self, code: FaultCode, path: EntryPath, sentence: str, remedy: str) -> Fault:
+        """A fault that a person should know of."""
+        return self._fault(Severity.WARNING, code, path, sentence, remedy)
+
+    def _fault(self, severity: Severity, code: FaultCode, path: EntryPath, sentence: str, remedy: str) -> Fault:
+        line = self.line(*path)
+        return Fault(code=code, severity=severity, line=line, sentence=sentence, remedy=remedy, file=self.file)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison(Ground):
+    """What every rule over the instances' file looks at."""
 
     catalog: Catalog
-    facts: DatabaseFacts
+
+    def line(self, *path: str | int) -> int:
+        """The line of an entry of the instances' file."""
+        return self.catalog.line(*path)
 
     @property
     def dataset(self) -> InstanceDataset:
-        """The catalog's one dataset."""
+        """The instances' rules."""
         return self.catalog.instances
 
     def parent_table(self, child: Related) -> str:
@@ -32,20 +68,6 @@ class Comparison:
         paths: dict[str, EntryPath] = {self.dataset.root.table: ("root",)}
         paths.update((table.table, path) for path, table in related(self.dataset) if path[0] == "evidence")
         return paths
-
-    def have(self, table: str, columns: Collection[str]) -> bool:
-        """Whether the table and its columns are all there; a rule is silent about what another one reports."""
-        return all(self.facts.column(table, column) for column in columns)
-
-    def error(self, code: FaultCode, path: EntryPath, sentence: str, remedy: str) -> Fault:
-        """A fault over which the product does not run."""
-        line = self.catalog.line(*path)
-        return Fault(code=code, severity=Severity.ERROR, line=line, sentence=sentence, remedy=remedy)
-
-    def warning(self, code: FaultCode, path: EntryPath, sentence: str, remedy: str) -> Fault:
-        """A fault that a person should know of."""
-        line = self.catalog.line(*path)
-        return Fault(code=code, severity=Severity.WARNING, line=line, sentence=sentence, remedy=remedy)
 
 
 def quoted(name: str) -> str:

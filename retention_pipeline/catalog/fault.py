@@ -41,6 +41,7 @@ class Fault:
 
     Args:
         line: where in the catalog's file.
+        file: which of its files: a sweep's; None for the instances'.
         sentence: what is wrong, with names of tables and columns, never a row's data.
         remedy: what to do, where it can be with the exact statement.
     """
@@ -50,6 +51,17 @@ class Fault:
     line: int
     sentence: str
     remedy: str
+    file: str | None = None
+
+    @property
+    def where(self) -> str:
+        """Its place, as a sentence has it."""
+        return f"line {self.line}" if self.file is None else f"{self.file}, line {self.line}"
+
+
+def concerning(faults: Iterable[Fault], file: str | None) -> tuple[Fault, ...]:
+    """Faults of the instances' file, and of one sweep's where its file is given: another sweep's are no reason to stop this work."""
+    return tuple(fault for fault in faults if fault.file in {None, file})
 
 
 def require_sound(faults: Iterable[Fault]) -> None:
@@ -63,6 +75,6 @@ def require_sound(faults: Iterable[Fault]) -> None:
         first, more = errors[0], f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
         raise Refused(
             Code.CATALOG_INVALID,
-            f"The catalog does not fit the database: {first.code}, line {first.line}: {first.sentence}{more}",
+            f"The catalog does not fit the database: {first.code}, {first.where}: {first.sentence}{more}",
             remedy="Run `retention catalog check` for every fault and its remedy.",
         )

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 
-from retention_pipeline.catalog.comparison import Comparison, column_list, names, quoted
+from retention_pipeline.catalog import requirements as req
+from retention_pipeline.catalog.comparison import Comparison
 from retention_pipeline.catalog.consistency import related, tables
 from retention_pipeline.catalog.document import EntryPath
-from retention_pipeline.catalog.fault import Fault, FaultCode
+from retention_pipeline.catalog.fault import Fault
 from retention_pipeline.catalog.links import is_declared
 from retention_pipeline.catalog.model import Evidence
-from retention_pipeline.catalog.schema import TableFacts, TableKind
 
 
 def links_are_indexed(seen: Comparison) -> Iterator[Fault]:
@@ -16,17 +16,10 @@ def links_are_indexed(seen: Comparison) -> Iterator[Fault]:
     told: set[tuple[str, frozenset[str]]] = set()
     for path, table, columns, tenant, warns in _searched(seen):
         once = (table, frozenset(columns))
-        if not seen.have(table, columns) or once in told or _is_indexed(seen.facts.tables[table], columns, tenant):
+        if not seen.have(table, columns) or once in told or seen.facts.tables[table].is_found_apart(columns, tenant):
             continue
         told.add(once)
-        report = seen.warning if warns else seen.error
-        sentence = f"No index of {table} begins with {names(columns)}: each search by it reads the whole table."
-        yield report(
-            FaultCode.CATALOG_INDEX_MISSING,
-            path,
-            sentence + _unusable(seen.facts.tables[table], columns),
-            _index_statement(table, columns, seen.facts.tables[table].kind),
-        )
+        yield req.unindexed(seen, path, table, columns, warns=warns)
 
 
 def _searched(seen: Comparison) -> Iterator[tuple[EntryPath, str, tuple[str, ...], str, bool]]:
@@ -44,25 +37,3 @@ def _searched(seen: Comparison) -> Iterator[tuple[EntryPath, str, tuple[str, ...
         yield ("stores", "store"), bindings.table, (stores.store,), "", True
     root = seen.dataset.root
     yield ("root", "tenant"), root.table, (root.tenant,), "", True
-
-
-def _is_indexed(table: TableFacts, columns: tuple[str, ...], tenant: str) -> bool:
-    """By all the columns, or by all but the tenant, which picks out too little to matter."""
-    fewer = [column for column in columns if column != tenant]
-    return table.is_found_by(columns) or bool(fewer and table.is_found_by(fewer))
-
-
-def _unusable(table: TableFacts, columns: tuple[str, ...]) -> str:
-    found = [i.name for i in table.indexes if not i.usable and set(i.columns[: len(columns)]) == set(columns)]
-    return (
-        f" The index {found[0]} does not serve: it is invalid, of another kind or of some rows alone." if found else ""
-    )
-
-
-def _index_statement(table: str, columns: tuple[str, ...], kind: TableKind) -> str:
-    if kind is TableKind.PARTITIONED:
-        return (
-            f"CREATE INDEX ON ONLY {quoted(table)} {column_list(columns)}; then CREATE INDEX CONCURRENTLY on each"
-            " partition, and ALTER INDEX ... ATTACH PARTITION for each."
-        )
-    return f"CREATE INDEX CONCURRENTLY ON {quoted(table)} {column_list(columns)};"

@@ -15,6 +15,7 @@ What a foreign key to a row that the product deletes may do with the rows that r
 
 from collections.abc import Iterator
 
+from retention_pipeline.catalog import requirements as req
 from retention_pipeline.catalog.comparison import Comparison, column_list, names, quoted
 from retention_pipeline.catalog.consistency import related, tables
 from retention_pipeline.catalog.document import EntryPath
@@ -101,7 +102,7 @@ def _unnamed(seen: Comparison, key: ForeignKey, path: EntryPath) -> Fault:
         OnDelete.SET_NULL: "its rows would be changed",
         OnDelete.SET_DEFAULT: "its rows would be changed",
     }.get(key.on_delete, "an instance with such a row could never go")
-    sentence = f"{_said(key)}, and the catalog doesn't name {key.table}: {effect}."
+    sentence = f"{req.said(key)}, and the catalog doesn't name {key.table}: {effect}."
     remedy = f"Name {key.belongs_to} as evidence (its rows go with the instance), or drop the foreign key."
     return seen.error(FaultCode.CATALOG_FOREIGN_KEY_UNNAMED, path, sentence, remedy)
 
@@ -109,19 +110,21 @@ def _unnamed(seen: Comparison, key: ForeignKey, path: EntryPath) -> Fault:
 def _declared_action(seen: Comparison, key: ForeignKey, path: EntryPath) -> Iterator[Fault]:
     code = FaultCode.CATALOG_FOREIGN_KEY_ACTION
     if key.on_delete in {OnDelete.SET_NULL, OnDelete.SET_DEFAULT}:
-        sentence = f"{_said(key)}: a deletion outside the product leaves evidence that belongs to no instance."
+        sentence = f"{req.said(key)}: a deletion outside the product leaves evidence that belongs to no instance."
         yield seen.warning(code, path, sentence, _REFUSING)
 
 
 def _other_link(seen: Comparison, key: ForeignKey, path: EntryPath) -> Iterator[Fault]:
     if not key.on_delete.refuses:
-        sentence = f"{_said(key)} beside the catalog's joins: rows of another instance would be destroyed or changed."
+        sentence = (
+            f"{req.said(key)} beside the catalog's joins: rows of another instance would be destroyed or changed."
+        )
         yield seen.error(FaultCode.CATALOG_FOREIGN_KEY_ACTION, path, sentence, _REFUSING)
     elif _goes_too_late(seen, key):
-        sentence = f"{_said(key)}, but its rows go later: the deletion would always fail."
+        sentence = f"{req.said(key)}, but its rows go later: the deletion would always fail."
         yield seen.error(FaultCode.CATALOG_FOREIGN_KEY_ORDER, path, sentence, _order_remedy(seen, key))
     elif key.parent == seen.dataset.root.table or key.belongs_to not in seen.deleted():
-        sentence = f"{_said(key)} beside the catalog's joins: an instance stays as long as such a row refers to it."
+        sentence = f"{req.said(key)} beside the catalog's joins: an instance stays as long as such a row refers to it."
         remedy = "Nothing, if that is meant; else clear the column when the instance ends, or drop the foreign key."
         yield seen.warning(FaultCode.CATALOG_FOREIGN_KEY_ACTION, path, sentence, remedy)
 
@@ -149,7 +152,3 @@ def _foreign_key_statement(seen: Comparison, child: Related) -> str:
     if seen.facts.tables[child.table].kind is TableKind.PARTITIONED:
         return f"{add};"
     return f"{add} NOT VALID; ALTER TABLE {table} VALIDATE CONSTRAINT {name};"
-
-
-def _said(key: ForeignKey) -> str:
-    return f"{key.table} {names(key.columns)} refers to {key.parent} with ON DELETE {key.on_delete} ({key.name})"

@@ -2,30 +2,23 @@
 
 from collections.abc import Iterator
 
+from retention_pipeline.catalog import requirements as req
 from retention_pipeline.catalog.comparison import Comparison
 from retention_pipeline.catalog.consistency import tables
 from retention_pipeline.catalog.document import EntryPath
 from retention_pipeline.catalog.fault import Fault, FaultCode
 from retention_pipeline.catalog.schema import TableFacts
+from retention_pipeline.catalog.sweep_needs import TENANT_POLICY
 
 WORKER = "retention_worker"
 OPERATOR = "retention_operator"
-_MIGRATE = "Run `retention migrate` with the owner's login."
+MIGRATE = "Run `retention migrate` with the owner's login."
 
 
 def row_security_is_strong(seen: Comparison) -> Iterator[Fault]:
     """Row-level security is enabled and forced on each table: a second wall, behind the statements' own conditions."""
     for path, table, _ in tables(seen.dataset):
-        found = seen.facts.tables.get(table)
-        if found is None or (found.row_security and found.row_security_forced):
-            continue
-        if found.row_security:
-            what, verb = "is not forced: it does not bind the table's owner, who sees every tenant's rows", "FORCE"
-        else:
-            what, verb = "is off: only the product's own conditions keep a tenant's run to its rows", "ENABLE"
-        sentence = f"Row-level security on {table} {what}."
-        remedy = f"ALTER TABLE ... {verb} ROW LEVEL SECURITY; nothing, if the database has a single tenant."
-        yield seen.warning(FaultCode.CATALOG_ROW_SECURITY_WEAK, (*path, "table"), sentence, remedy)
+        yield from req.walled(seen, (*path, "table"), table)
 
 
 def row_security_blinds_nobody(seen: Comparison) -> Iterator[Fault]:
@@ -33,14 +26,7 @@ def row_security_blinds_nobody(seen: Comparison) -> Iterator[Fault]:
     if seen.facts.installed is None:
         return  # without our roles, no policy can name them
     for path, table, _ in tables(seen.dataset):
-        found = seen.facts.tables.get(table)
-        if found is None or not found.row_security:
-            continue
-        for role, command in _needed(path):
-            if not any(policy.admits(role, command) for policy in found.policies):
-                sentence = f"No policy of {table} lets {role} {command}: it would find no row, and report success."
-                remedy = f"CREATE POLICY ... FOR {command} TO {role} USING (the tenant is the one that is set)."
-                yield seen.error(FaultCode.CATALOG_ROW_SECURITY_BLIND, (*path, "table"), sentence, remedy)
+        yield from req.sighted(seen, (*path, "table"), table, _needed(path))
 
 
 def _needed(path: EntryPath) -> Iterator[tuple[str, str]]:
@@ -58,20 +44,20 @@ def catalog_is_installed(seen: Comparison) -> Iterator[Fault]:
     """What `retention migrate` makes from this very catalog over these very tables is there."""
     code, facts = FaultCode.CATALOG_NOT_INSTALLED, seen.facts
     if facts.installed is None:
-        yield seen.error(code, (), "The product's functions over these tables are not installed.", _MIGRATE)
+        yield seen.error(code, (), "The product's functions over these tables are not installed.", MIGRATE)
         return
     if facts.expected is not None and facts.installed != facts.expected:
         sentence = "What is installed was made from another catalog, or before a table changed."
-        yield seen.error(code, (), sentence, _MIGRATE)
+        yield seen.error(code, (), sentence, MIGRATE)
     if facts.missing_functions:
         sentence = f"Functions are missing: {', '.join(facts.missing_functions)}."
-        yield seen.error(code, (), sentence, _MIGRATE)
+        yield seen.error(code, (), sentence, MIGRATE)
     for path, table, _ in tables(seen.dataset):
         found = facts.tables.get(table)
         lacking = list(_lacking(seen, path, found)) if found else []
         if lacking:
             sentence = f"{table} lacks {', '.join(lacking)}: it was made or changed after the installation."
-            yield seen.error(code, (*path, "table"), sentence, _MIGRATE)
+            yield seen.error(code, (*path, "table"), sentence, MIGRATE)
 
 
 def _lacking(seen: Comparison, path: EntryPath, found: TableFacts) -> Iterator[str]:
@@ -81,7 +67,7 @@ def _lacking(seen: Comparison, path: EntryPath, found: TableFacts) -> Iterator[s
     missing = needed - found.worker_privileges
     if missing:
         yield f"the worker's {' and '.join(sorted(missing))}"
-    if not found.worker_policy:
+    if TENANT_POLICY not in found.worker_policies:
         yield "the worker's policy"
     if _wants_guard(seen, path) and not found.guarded:
         yield "an enabled guard"

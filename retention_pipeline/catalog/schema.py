@@ -101,8 +101,8 @@ class TableFacts:
         row_security: whether row-level security is enabled.
         row_security_forced: whether it binds the table's owner too.
         policies: the permissive ones; the product's own for the worker and the operators only restrict.
-        worker_policy: whether the product's own restrictive policy for the worker stands.
-        worker_privileges: what the worker's role may do with the whole table.
+        worker_policies: the product's own restrictive policies for the worker, by name.
+        worker_privileges: what the worker's role may do with the whole table; `UPDATE` where it may with one column at least.
         guarded: whether the product's own guard stands and is enabled.
     """
 
@@ -113,7 +113,7 @@ class TableFacts:
     row_security: bool = False
     row_security_forced: bool = False
     policies: tuple[Policy, ...] = ()
-    worker_policy: bool = False
+    worker_policies: frozenset[str] = frozenset()
     worker_privileges: frozenset[str] = frozenset()
     guarded: bool = False
 
@@ -129,6 +129,15 @@ class TableFacts:
     def is_found_by(self, columns: Collection[str]) -> bool:
         """Whether an index finds rows by these columns."""
         return any(index.leads_with(columns) for index in self.indexes)
+
+    def is_found_apart(self, columns: Collection[str], tenant: str) -> bool:
+        """Whether one does, by all of them or by all but the tenant, which picks out too little to matter."""
+        fewer = [column for column in columns if column != tenant]
+        return self.is_found_by(columns) or bool(fewer and self.is_found_by(fewer))
+
+    def is_paged_by(self, *columns: str) -> bool:
+        """Whether an index has the rows in this very order."""
+        return any(index.usable and index.columns[: len(columns)] == columns for index in self.indexes)
 
     def _has_value(self, column: str) -> bool:
         return column in self.columns and self.columns[column].not_null
@@ -174,6 +183,7 @@ class DatabaseFacts:
         installed: the note that `retention migrate` left of what it installed; None where it left none.
         expected: the note that this catalog would leave; None where its tables or columns are not all there.
         missing_functions: functions that the product needs and the database has not.
+        missing_parts: what a sweep has on a table beside policies, an index or a trigger, and is not there: table, and what.
     """
 
     tables: Mapping[str, TableFacts]
@@ -181,6 +191,7 @@ class DatabaseFacts:
     installed: str | None = None
     expected: str | None = None
     missing_functions: tuple[str, ...] = ()
+    missing_parts: tuple[tuple[str, str], ...] = ()
 
     def column(self, table: str, column: str) -> Column | None:
         """A column, or None where it or its table is not there."""

@@ -48,10 +48,11 @@ def _session(call: Call) -> Session:
     return call.app.worker()
 
 
-def _told(fault: Fault) -> dict[str, str | int]:
+def _told(fault: Fault) -> dict[str, str | int | None]:
     return {
         "code": fault.code,
         "severity": fault.severity,
+        "file": fault.file,
         "line": fault.line,
         "message": fault.sentence,
         "remedy": fault.remedy,
@@ -59,4 +60,4 @@ def _told(fault: Fault) -> dict[str, str | int]:
 
 
 def _shown(fault: Fault) -> Text:
-    return Text(f"line {fault.line}: {fault.severity}: {fault.code}: {fault.sentence}\n  {fault.remedy}")
+    return Text(f"{fault.where}: {fault.severity}: {fault.code}: {fault.sentence}\n  {fault.remedy}")

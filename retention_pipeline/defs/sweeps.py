@@ -92,7 +92,7 @@ def _asset(dataset: SweepDataset) -> dg.AssetsDefinition:
         gates: list[Gates] = []
 
         def arrange(app: App, tenants: tuple[TenantId, ...]) -> tuple[TenantId, ...]:
-            gates.append(app.schema_gate())  # once: the schema is no tenant's
+            gates.append(app.schema_gate(name))  # once: the schema is no tenant's
             return in_turn(tenants, Passes(app=app, name=name).last())
 
         def one(app: App, _: object, tenant: TenantId, failures: Counter[str]) -> tuple[Event, ...]:

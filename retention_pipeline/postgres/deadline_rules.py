@@ -5,6 +5,7 @@ that is resumed at the same moment can't be seen yet, and would be missed otherw
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from psycopg import sql
@@ -175,21 +176,46 @@ def _parts(dataset: ShelveDataset) -> dict[str, sql.Composable]:
     }
 
 
-def rules(catalog: Catalog) -> Iterator[sql.Composed]:
-    """Triggers on the platform's tables, and what the functions may read."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadlineTrigger:
+    """A trigger on a table of the platform's, after a statement of one kind."""
+
+    name: str
+    table: str
+    event: str
+    function: str
+
+
+def triggers(catalog: Catalog) -> Iterator[DeadlineTrigger]:
+    """Those that keep the deadlines of all writers (J2)."""
     for dataset in shelved(catalog):
-        tables = {
+        of = {
             dataset.requests.table: ("requests", ("INSERT", "UPDATE")),
             dataset.companies.table: ("companies", ("INSERT", "UPDATE")),
             dataset.invites.table: ("invites", ("UPDATE",)),
         }
-        for table, (kind, events) in tables.items():
+        for table, (kind, events) in of.items():
             for event in events:
-                trigger = sql.Identifier(f"retention_deadline_{event.lower()}_{dataset.dataset}"[:63])
-                on = names.table(table)
-                yield sql.SQL(
-                    "CREATE TRIGGER {} AFTER {} ON {} REFERENCING NEW TABLE AS written FOR EACH STATEMENT"
-                    " EXECUTE FUNCTION retention.{}()"
-                ).format(trigger, sql.SQL(event), on, sql.Identifier(function_name(f"deadline_{kind}", dataset)))
+                yield DeadlineTrigger(
+                    name=f"retention_deadline_{event.lower()}_{dataset.dataset}"[:63],
+                    table=table,
+                    event=event,
+                    function=function_name(f"deadline_{kind}", dataset),
+                )
+
+
+def rules(catalog: Catalog) -> Iterator[sql.Composed]:
+    """Triggers on the platform's tables, and what the functions may read."""
+    for trigger in triggers(catalog):
+        yield sql.SQL(
+            "CREATE TRIGGER {} AFTER {} ON {} REFERENCING NEW TABLE AS written FOR EACH STATEMENT EXECUTE FUNCTION retention.{}()"
+        ).format(
+            sql.Identifier(trigger.name),
+            sql.SQL(trigger.event),
+            names.table(trigger.table),
+            sql.Identifier(trigger.function),
+        )
+    for dataset in shelved(catalog):
+        for table in (dataset.requests.table, dataset.companies.table, dataset.invites.table):
             yield sql.SQL("GRANT SELECT ON {} TO {}").format(names.table(table), COUNTER)
             yield from policy("retention_counter_reads", table, "FOR SELECT TO {role} USING (true)", COUNTER)

@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from typing import Any
 
@@ -18,7 +18,7 @@ from retention_pipeline.catalog.schema import (
     TableKind,
 )
 from retention_pipeline.errors import Refused
-from retention_pipeline.postgres import install, system_catalog
+from retention_pipeline.postgres import deadline_rules, install, sweep_indexes, system_catalog
 from retention_pipeline.postgres.session import Cursor, rows
 from retention_pipeline.postgres.shape import read_shape
 
@@ -46,7 +46,19 @@ def read_facts(cursor: Cursor, catalog: Catalog) -> DatabaseFacts:
         installed=notes.get("tenant_directory"),
         expected=expected,
         missing_functions=tuple(sorted(functions - set(notes))),
+        missing_parts=tuple(_missing_parts(cursor, catalog)),
     )
+
+
+def _missing_parts(cursor: Cursor, catalog: Catalog) -> Iterator[tuple[str, str]]:
+    """Indexes and triggers that the sweeps have on the platform's tables, and that are not there or not in force."""
+    for index in sweep_indexes.wanted(catalog):
+        if not sweep_indexes.standing(cursor, index):
+            yield index.table, f"the index {index.name}"
+    triggers = set(rows(cursor, system_catalog.TRIGGERS, {"tables": list(install.all_tables(catalog))}))
+    for trigger in deadline_rules.triggers(catalog):
+        if (trigger.table, trigger.name) not in triggers:
+            yield trigger.table, f"the trigger {trigger.name}"
 
 
 def read_foreign_keys(cursor: Cursor, tables: Sequence[str]) -> tuple[ForeignKey, ...]:
@@ -76,7 +88,7 @@ def _by_table(found: Sequence[Sequence[Any]]) -> dict[str, list[Sequence[Any]]]:
 def _table(
     row: Sequence[Any], columns: list[Sequence[Any]], indexes: list[Sequence[Any]], policies: list[Sequence[Any]]
 ) -> TableFacts:
-    kind, enabled, forced, heirs, worker_policy, privileges, guarded = row
+    kind, enabled, forced, heirs, worker_policies, privileges, guarded = row
     return TableFacts(
         kind=TableKind[kind],
         columns={column[0]: _column(column) for column in columns},
@@ -85,7 +97,7 @@ def _table(
         row_security=enabled,
         row_security_forced=forced,
         policies=tuple(Policy(command=command, roles=frozenset(roles)) for command, roles in policies),
-        worker_policy=worker_policy,
+        worker_policies=frozenset(worker_policies),
         worker_privileges=frozenset(privileges),
         guarded=guarded,
     )

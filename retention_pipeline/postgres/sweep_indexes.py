@@ -17,8 +17,9 @@ from retention_pipeline.postgres import names
 from retention_pipeline.postgres.session import Cursor, rows
 
 _STANDING = sql.SQL("""
-SELECT obj_description(i.indexrelid, 'pg_class') FROM pg_index AS i
-WHERE i.indexrelid = to_regclass(%(name)s) AND i.indisvalid AND i.indisready
+SELECT obj_description(i.indexrelid, 'pg_class') FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid
+JOIN pg_namespace AS n ON n.oid = c.relnamespace
+WHERE n.nspname = %(schema)s AND c.relname = %(name)s AND i.indisvalid AND i.indisready
 """)
 
 
@@ -53,7 +54,7 @@ def wanted(catalog: Catalog) -> tuple[WantedIndex, ...]:
 
 def standing(cursor: Cursor, index: WantedIndex) -> bool:
     """Whether it is there, valid, and made from these very rules."""
-    found = rows(cursor, _STANDING, {"name": index.path.as_string(None)})
+    found = rows(cursor, _STANDING, {"schema": index.table.split(".", 1)[0], "name": index.name})
     return bool(found) and found[0][0] == index.note
 
 

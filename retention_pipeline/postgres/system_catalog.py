@@ -19,10 +19,11 @@ SELECT t.name,
   t.relrowsecurity, t.relforcerowsecurity,
   ARRAY(SELECT i.inhrelid::regclass::text FROM pg_inherits AS i JOIN pg_class AS h ON h.oid = i.inhrelid
     WHERE i.inhparent = t.oid AND NOT h.relispartition ORDER BY 1),
-  EXISTS (SELECT FROM pg_policy AS p
-    WHERE p.polrelid = t.oid AND p.polname = 'retention_worker_tenant' AND NOT p.polpermissive),
-  ARRAY(SELECT v.name FROM worker AS w, unnest(ARRAY['SELECT', 'INSERT', 'DELETE']) AS v (name)
-    WHERE has_table_privilege(w.oid, t.oid, v.name)),
+  ARRAY(SELECT p.polname::text FROM pg_policy AS p
+    WHERE p.polrelid = t.oid AND p.polname LIKE 'retention\\_worker\\_%%' AND NOT p.polpermissive ORDER BY 1),
+  ARRAY(SELECT v.name FROM worker AS w, unnest(ARRAY['SELECT', 'INSERT', 'DELETE', 'UPDATE']) AS v (name)
+    WHERE CASE v.name WHEN 'UPDATE' THEN has_any_column_privilege(w.oid, t.oid, v.name)
+      ELSE has_table_privilege(w.oid, t.oid, v.name) END),
   EXISTS (SELECT FROM pg_trigger AS g JOIN pg_proc AS f ON f.oid = g.tgfoid
     JOIN pg_namespace AS n ON n.oid = f.pronamespace
     WHERE g.tgrelid = t.oid AND g.tgname = 'retention_guard' AND g.tgenabled IN ('O', 'A')
@@ -116,4 +117,11 @@ FUNCTIONS = sql.SQL("""
 SELECT f.proname, d.description FROM pg_proc AS f JOIN pg_namespace AS n ON n.oid = f.pronamespace
 LEFT JOIN pg_description AS d ON d.objoid = f.oid AND d.classoid = 'pg_proc'::regclass AND d.objsubid = 0
 WHERE n.nspname = 'retention'
+""")
+
+TRIGGERS = sql.SQL(f"""
+WITH {_NAMED}
+SELECT t.name, g.tgname::text FROM named AS t JOIN pg_trigger AS g ON g.tgrelid = t.oid JOIN pg_proc AS f ON f.oid = g.tgfoid
+JOIN pg_namespace AS n ON n.oid = f.pronamespace
+WHERE n.nspname = 'retention' AND g.tgenabled IN ('O', 'A')
 """)

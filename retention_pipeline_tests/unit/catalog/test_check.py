@@ -143,7 +143,7 @@ def table(name):
         row_security=True,
         row_security_forced=True,
         policies=(EVERYBODY,),
-        worker_policy=True,
+        worker_policies=frozenset({"retention_worker_tenant"}),
         worker_privileges=frozenset({"SELECT", "INSERT", "DELETE"}),
         guarded=name == "app.cases",
     )
@@ -504,7 +504,7 @@ def test_row_security_without_a_policy_for_us_shows_nothing(name, commands):
         (replace(FITTING, missing_functions=("foreign_rows",)), "foreign_rows"),
         (with_table("app.cases", guarded=False), "app.cases lacks an enabled guard"),
         (with_table("app.jobs", worker_privileges=frozenset({"SELECT"})), "the worker's DELETE and INSERT"),
-        (with_table("app.kinds", worker_policy=False), "app.kinds lacks the worker's policy"),
+        (with_table("app.kinds", worker_policies=frozenset()), "app.kinds lacks the worker's policy"),
     ],
 )
 def test_what_is_not_installed_is_told(facts, says):
@@ -552,7 +552,7 @@ def test_a_status_that_a_dead_letter_never_has_is_told():
 
 def test_nobody_of_ours_need_see_the_stores():
     """The function that detaches has policies of its own."""
-    bare = with_table("app.stores", policies=(), worker_policy=False, worker_privileges=frozenset())
+    bare = with_table("app.stores", policies=(), worker_policies=frozenset(), worker_privileges=frozenset())
     assert check(CATALOG, bare) == ()
 
 
