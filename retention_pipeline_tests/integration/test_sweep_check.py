@@ -86,8 +86,10 @@ PAYLOADS, REQUESTS = "ephemeral_payloads.yaml", "join_requests.yaml"
             "table: nucleus.workflow_central_tasks",
         ),
         (
-            "UPDATE pg_index SET indisvalid = false"
-            " WHERE indexrelid = 'nucleus.retention_join_requests_join_requests_deadline'::regclass",
+            (
+                "UPDATE pg_index SET indisvalid = false"
+                " WHERE indexrelid = 'nucleus.retention_join_requests_join_requests_deadline'::regclass"
+            ),
             "NOT_INSTALLED",
             REQUESTS,
             "table: nucleus.join_requests",
@@ -125,15 +127,19 @@ PAYLOADS, REQUESTS = "ephemeral_payloads.yaml", "join_requests.yaml"
             "table: nucleus.jobs",
         ),
         (
-            "ALTER TABLE nucleus.job_outcome_evidence DROP CONSTRAINT job_outcome_evidence_job_id_fkey,"
-            " ADD FOREIGN KEY (job_id) REFERENCES nucleus.jobs ON DELETE CASCADE",
+            (
+                "ALTER TABLE nucleus.job_outcome_evidence DROP CONSTRAINT job_outcome_evidence_job_id_fkey,"
+                " ADD FOREIGN KEY (job_id) REFERENCES nucleus.jobs ON DELETE CASCADE"
+            ),
             "FOREIGN_KEY_ACTION",
             JOBS,
             "table: nucleus.jobs",
         ),
         (
-            "ALTER TABLE nucleus.workflow_action_checkpoints DROP CONSTRAINT workflow_action_checkpoints_execution_id_fkey,"
-            " ADD FOREIGN KEY (execution_id) REFERENCES nucleus.workflow_executions ON DELETE CASCADE",
+            (
+                "ALTER TABLE nucleus.workflow_action_checkpoints DROP CONSTRAINT workflow_action_checkpoints_execution_id_fkey,"
+                " ADD FOREIGN KEY (execution_id) REFERENCES nucleus.workflow_executions ON DELETE CASCADE"
+            ),
             "FOREIGN_KEY_ACTION",
             HISTORY,
             "table: nucleus.workflow_executions",
