@@ -101,7 +101,27 @@ def runs(page: Page, address: str) -> None:
     page.get_by_text("reconcile_tenants").first.wait_for()
 
 
-PAGES = {"graph": graph, "inventory": partition, "deletions": deletions, "checks": checks, "runs": runs}
+def sweeps(page: Page, address: str) -> None:
+    """Each sweep says what it ends; nobody has to know the code."""
+    page.goto(f"{address}/locations/retention_pipeline/asset-groups/sweeps/lineage")
+    for name in ("ephemeral_payloads", "submission_ledgers", "job_evidence", "workflow_history", "join_requests"):
+        page.get_by_text(name).first.wait_for()
+
+
+def ledgers(page: Page, address: str) -> None:
+    page.goto(f"{address}/assets/submission_ledgers?view=partitions&partition={SAMPLE[0].id}")
+    page.get_by_text("why_it_ended").first.wait_for()
+
+
+PAGES = {
+    "graph": graph,
+    "inventory": partition,
+    "deletions": deletions,
+    "checks": checks,
+    "sweeps": sweeps,
+    "submission_ledgers": ledgers,
+    "runs": runs,
+}
 
 if __name__ == "__main__":
     sys.exit(main())
