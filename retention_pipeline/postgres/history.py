@@ -46,7 +46,7 @@ class History:
     def keeping(
         self, cursor: Cursor, tenant: TenantId, ids: Collection[str], as_of: datetime, purpose: Purpose
     ) -> dict[str, str]:
-        """Instances that keep their history, with the reason: `due`, or `under_archive`."""
+        """Instances that keep their history, with the reason: `instance_due`, or `under_archive`."""
         if not ids or purpose is Purpose.DEAD_LETTERS:
             return {}
         values = {"tenant": tenant, "ids": sorted(ids), "as_of": as_of}
@@ -55,6 +55,6 @@ class History:
         due = sql.SQL("SELECT instance_id FROM ({}) AS facts WHERE due OR cooling_off").format(
             statements.facts(some=True)
         )
-        kept = {row[0]: "due" for row in rows(cursor, due, values)}
+        kept = {row[0]: "instance_due" for row in rows(cursor, due, values)}
         kept.update((row[0], "under_archive") for row in rows(cursor, _UNDER_ARCHIVE, values))
         return kept

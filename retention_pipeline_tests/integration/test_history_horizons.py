@@ -179,7 +179,7 @@ def test_a_due_instance_takes_its_history_along_but_for_closed_dead_letters(broo
     assert not there(platform, "dead_letters", closed)
     assert there(platform, "dead_letters", opened)
     kept = {table.name: table.kept for table in result.found.tables}
-    assert kept["transition_requests"] == {"due": 1}
+    assert kept["transition_requests"] == {"instance_due": 1}
 
 
 def test_an_instance_that_ended_and_is_not_due_yet_is_one_that_stays(broom):
