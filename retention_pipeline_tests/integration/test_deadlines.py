@@ -15,9 +15,9 @@ from retention_pipeline_tests.worlds import bench
 __all__ = ["bench", "database", "template"]
 
 RULES = load().sweep("join_requests").dataset
-MAY, AUGUST = "2027-05-01 00:00:00+00", "2027-07-30 00:00:00+00"
+MAY, AUGUST = "2127-05-01 00:00:00+00", "2127-07-30 00:00:00+00"
 """An instant, and 90 days after it."""
-LATER = "2027-06-01 00:00:00+00"
+LATER = "2127-06-01 00:00:00+00"
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_a_writer_that_rolls_back_leaves_no_wake(club):
 COMPANY = "UPDATE nucleus.companies SET status = %(status)s WHERE id = %(company)s"
 INVITE = "UPDATE nucleus.company_invites SET {} WHERE id = %(invite)s"
 MOVERS = {
-    "activity earlier": {"updated_at": "2027-04-01Z"},
+    "activity earlier": {"updated_at": "2127-04-01Z"},
     "unkeep": {"kept_at": None},
     "revive": {"archived_at": None},
     "back to pending": {"status": "pending_approval"},
@@ -82,7 +82,7 @@ def test_whatever_brings_a_deadline_nearer_lowers_it_in_its_own_transaction(club
         club.company_is("paused")
     club.reset_deadline()
     act_on(club, request, MOVERS[mover])
-    assert club.deadline() == ("2027-06-30 00:00:00+00" if mover == "activity earlier" else AUGUST)
+    assert club.deadline() == ("2127-06-30 00:00:00+00" if mover == "activity earlier" else AUGUST)
 
 
 NON_MOVERS = {
@@ -121,7 +121,7 @@ def test_what_brings_none_nearer_never_moves_it_beyond_what_it_was(club, session
 def test_the_recomputation_is_over_all_tenants_and_active_companies(club, session, bench):
     """J1, J2."""
     paused = Club(platform=club.platform)
-    paused.ask("2027-01-01Z")
+    paused.ask("2127-01-01Z")
     paused.company_is("paused")
     broom = Broom(bench=bench)
     other = Club(platform=broom.platform())
@@ -198,7 +198,7 @@ def test_however_writers_and_recomputations_meet_the_record_is_never_late(club, 
             for n in range(25):
                 writer.execute(
                     "INSERT INTO nucleus.join_requests (id, tenant_id, company_id, invite_id, status, updated_at)"
-                    " VALUES (gen_random_uuid(), %s, %s, %s, 'pending_approval', '2027-01-01Z'::timestamptz + %s * interval '1 h')",
+                    " VALUES (gen_random_uuid(), %s, %s, %s, 'pending_approval', '2127-01-01Z'::timestamptz + %s * interval '1 h')",
                     [club.platform.tenant, club.company, club.invite, 1000 - 31 * n - number],
                 )
 

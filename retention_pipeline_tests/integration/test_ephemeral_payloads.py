@@ -52,7 +52,7 @@ def test_a_payload_goes_one_microsecond_after_its_expiry_and_its_mirror_with_it(
     "payload",
     [
         None,
-        ephemeral("2027-01-01T00:00:00Z"),
+        ephemeral("2127-01-01T00:00:00Z"),
         '{"mode": "external_reference", "note": "was ephemeral_hosted once", "reason": "r", "expiresAt": "2020-01-01T00:00:00Z"}',
         '{"mode": "EPHEMERAL_HOSTED", "reason": "r", "expiresAt": "2020-01-01T00:00:00Z"}',
         '{"reason": "r", "expiresAt": "2020-01-01T00:00:00Z"}',
@@ -220,7 +220,7 @@ def test_a_row_that_is_rewritten_between_the_search_and_the_update_is_safe(broom
         writer.autocommit = False
         writer.execute(
             "UPDATE nucleus.workflow_central_tasks SET payload = %s WHERE id = %s",
-            [ephemeral("2027-01-01T00:00:00Z", code="new"), key],
+            [ephemeral("2127-01-01T00:00:00Z", code="new"), key],
         )
         result = swept(broom, platform)  # locked: passed by
         assert result.report.counts.cleared == 0

@@ -231,7 +231,7 @@ def test_the_workers_login_alone_deletes_no_history(broom, place):
     import psycopg
 
     platform, instance = place
-    old, young = request(platform, instance, OLD), request(platform, instance, "2026-11-30Z")
+    old, young = request(platform, instance, OLD), request(platform, instance, "2126-11-30Z")
     opened = letter(platform, instance, OLD, "open")
     with psycopg.connect(broom.bench.database.worker_url, autocommit=True) as worker:
         for setting in ("retention.tenant_id", "nucleus.tenant_id"):

@@ -237,7 +237,7 @@ def test_archived_requests_leave_the_attention_feed_and_the_others_stay(broom, c
 
 def test_the_workers_login_alone_shelves_nothing_and_tells_nothing(broom, club):
     """G4."""
-    due, young = club.ask(), club.ask("2026-11-30Z")
+    due, young = club.ask(), club.ask("2126-11-30Z")
     shelve = "UPDATE nucleus.join_requests SET archived_at = now(), version = version + 1"
     tell = "INSERT INTO nucleus.activity_records (tenant_id, company_id, subject_id, action, actor) VALUES (%s, %s, %s, 'a', 'b')"
     with psycopg.connect(broom.bench.database.worker_url, autocommit=True) as worker:

@@ -74,7 +74,7 @@ def add_ledger(platform, live):
 def add_tasks(platform, live):
     instance = platform.add()
     fill(platform, EXPIRED, DUE, instance=instance, expires="2026-04-01T00:00:00Z")
-    fill(platform, TASKS, live, instance=instance, expires="2026-12-01T00:00:00Z")
+    fill(platform, TASKS, live, instance=instance, expires="2126-12-01T00:00:00Z")
     analyze(platform, "workflow_central_tasks")
 
 
