@@ -11,14 +11,14 @@ from typing import Any, Final
 from psycopg import sql
 
 from retention_pipeline.catalog.sweep_model import ClearDataset, ClearedTable
-from retention_pipeline.errors import Code, RetentionError
+from retention_pipeline.errors import Code
 from retention_pipeline.model.ids import TenantId
 from retention_pipeline.model.sweep import Batch, Place, SweepFound, TableFound, Turn, Verb
 from retention_pipeline.postgres import names, payload_rules
 from retention_pipeline.postgres.session import Cursor, Session, one, rows
 from retention_pipeline.postgres.shape import SourceShape, read_shape
 from retention_pipeline.postgres.sweep_paging import by_index
-from retention_pipeline.postgres.sweep_records import SweepRecords
+from retention_pipeline.postgres.sweep_records import SweepRecords, look_at_each
 
 _FOUND: Final = (
     "SELECT row_key, expires_at FROM {function}(%(as_of)s::timestamptz, {after}, {behind}, %(limit)s::bigint)"
@@ -59,18 +59,14 @@ class PostgresClear:
 
     def look(self, tenant: TenantId, as_of: datetime) -> SweepFound:
         """Count what has expired and what looks wrong, each table in a transaction of its own (E5)."""
-        found: list[TableFound] = []
-        unread: dict[str, Code] = {}
-        for table in self.dataset.tables:
-            try:
-                with self.session.transaction(tenant, read_only=True) as cursor:
-                    by_index(cursor)
-                    found.append(self._look(cursor, table, as_of))
-            except RetentionError as error:
-                if error.code is Code.DATABASE_UNAVAILABLE:
-                    raise
-                unread[table.name] = error.code
-        return SweepFound(tenant=tenant, as_of=as_of, tables=tuple(found), unread=unread)
+
+        def look(table: ClearedTable) -> TableFound:
+            with self.session.transaction(tenant, read_only=True) as cursor:
+                by_index(cursor)
+                return self._look(cursor, table, as_of)
+
+        found, unread = look_at_each(self.dataset.tables, look)
+        return SweepFound(tenant=tenant, as_of=as_of, tables=found, unread=unread)
 
     def place(self, tenant: TenantId, table: str) -> Place | None:
         """Where the last batch of this table stopped."""
@@ -82,6 +78,7 @@ class PostgresClear:
         table = self._table(turn.table)
         with self.session.transaction(turn.tenant) as cursor:
             by_index(cursor)
+            self._records.require_approved(cursor, turn)
             statement = self._statement(table, read_shape(cursor, [table.table]), after)
             cursor.execute(statement, _values(turn, limit))
             found, cleared, oldest, newest, place = one(cursor)

@@ -15,7 +15,7 @@ from psycopg.rows import TupleRow
 
 from retention_pipeline.catalog.loader import Catalog
 from retention_pipeline.catalog.sweep_model import PurgeDataset, PurgedTable
-from retention_pipeline.errors import Code, RetentionError
+from retention_pipeline.errors import Code
 from retention_pipeline.model.ids import TenantId
 from retention_pipeline.model.sweep import Batch, Place, SweepFound, TableFound, Turn, Verb
 from retention_pipeline.postgres import history, horizons
@@ -24,7 +24,7 @@ from retention_pipeline.postgres.purge_rule import PurgeRule
 from retention_pipeline.postgres.session import Cursor, Session, one, rows
 from retention_pipeline.postgres.shape import read_shape
 from retention_pipeline.postgres.sweep_paging import by_index
-from retention_pipeline.postgres.sweep_records import SweepRecords
+from retention_pipeline.postgres.sweep_records import SweepRecords, look_at_each
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,20 +51,16 @@ class PostgresPurge:
 
     def look(self, tenant: TenantId, as_of: datetime) -> SweepFound:
         """Count what is due and what keeps the rest, each table in a transaction of its own (E5)."""
-        found: list[TableFound] = []
-        unread: dict[str, Code] = {}
-        for table in self.dataset.tables:
-            try:
-                with self.session.transaction(tenant) as cursor:
-                    horizons.observe(cursor, tenant, self.dataset.dataset, table)
-                with self.session.transaction(tenant, read_only=True) as cursor:
-                    by_index(cursor)
-                    found.append(self._look(cursor, table, tenant, as_of))
-            except RetentionError as error:
-                if error.code is Code.DATABASE_UNAVAILABLE:
-                    raise
-                unread[table.name] = error.code
-        return SweepFound(tenant=tenant, as_of=as_of, tables=tuple(found), unread=unread)
+
+        def look(table: PurgedTable) -> TableFound:
+            with self.session.transaction(tenant) as cursor:
+                horizons.observe(cursor, tenant, self.dataset.dataset, table)
+            with self.session.transaction(tenant, read_only=True) as cursor:
+                by_index(cursor)
+                return self._look(cursor, table, tenant, as_of)
+
+        found, unread = look_at_each(self.dataset.tables, look)
+        return SweepFound(tenant=tenant, as_of=as_of, tables=found, unread=unread)
 
     def place(self, tenant: TenantId, table: str) -> Place | None:
         """Where the last batch of this table stopped."""
@@ -76,6 +72,7 @@ class PostgresPurge:
         table = self._table(turn.table)
         with self.session.transaction(turn.tenant) as cursor:
             by_index(cursor)
+            self._records.require_approved(cursor, turn)
             rule = self._rule(cursor, table, turn.tenant)
             act = self._page_of_instances if rule.reaches_instances else self._page
             seen, gone, oldest, newest, place = act(cursor, rule, turn, after, limit)

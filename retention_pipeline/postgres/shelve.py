@@ -158,6 +158,7 @@ class PostgresShelve:
     def _shelve(self, turn: Turn, key: Sequence[str], version: str, behind: Place) -> int:
         """One request, read again under its lock; 0 where it stays."""
         with self.session.transaction(turn.tenant) as cursor:
+            self._records.require_approved(cursor, turn)
             words = self._words(cursor)
             values = {"tenant": turn.tenant, "as_of": turn.as_of, "key": list(key), "version": version}
             taken = rows(cursor, sql.SQL(_TAKE).format(**words), values)

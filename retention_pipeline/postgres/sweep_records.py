@@ -1,16 +1,19 @@
 """What sweeps keep of themselves: places, receipts, rows that were set aside, and whose turn it is."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from psycopg import sql
 from psycopg.types.json import Jsonb
 
-from retention_pipeline.errors import Code
+from retention_pipeline.catalog.sweep_model import SweptTable
+from retention_pipeline.errors import Code, Refused, RetentionError, UsageFault
 from retention_pipeline.model.ids import TenantId
-from retention_pipeline.model.sweep import Place, Turn, Verb
-from retention_pipeline.postgres.session import Cursor, Session, rows
+from retention_pipeline.model.sweep import Place, TableFound, Turn, Verb
+from retention_pipeline.postgres.session import Cursor, Session, one, rows
+
+_Table = TypeVar("_Table", bound=SweptTable)
 
 BACKOFF_SECONDS = 300
 BACKOFF_CAP_SECONDS = 24 * 3600
@@ -28,6 +31,7 @@ _RECEIPT = sql.SQL("""
 INSERT INTO retention.sweep_receipts (tenant_id, dataset, table_name, verb, run, approval_id, items, details)
 VALUES (%(tenant)s, %(dataset)s, %(table)s, %(verb)s, %(run)s, %(approval)s::uuid, %(items)s, %(details)s)
 """)
+_SWEEPING = sql.SQL("SELECT retention.sweeping(%(job)s)")
 _SET_ASIDE = sql.SQL("""
 INSERT INTO retention.sweep_set_asides AS s (tenant_id, dataset, table_name, row_key, code, not_before)
 VALUES (%(tenant)s, %(dataset)s, %(table)s, %(key)s, %(code)s, clock_timestamp() + make_interval(secs => %(seconds)s))
@@ -66,6 +70,20 @@ class SweepRecords:
         values = {**self._of(turn.tenant, turn.table), "verb": verb, "run": turn.run, "approval": turn.approval.id}
         cursor.execute(_RECEIPT, {**values, "items": items, "details": Jsonb(details)})
 
+    def require_approved(self, cursor: Cursor, turn: Turn) -> None:
+        """The run's approval is good still. Else the row-level policies hide every row, and a pass over nothing would look done (G4, O1).
+
+        Raises:
+            Refused: `APPROVAL_INVALID`.
+        """
+        cursor.execute(_SWEEPING, {"job": turn.approval.job})
+        if not one(cursor)[0]:
+            raise Refused(
+                Code.APPROVAL_INVALID,
+                "The run's approval ended, or its actor lost the permission, while it was under way.",
+                remedy="Make a new one: `retention approve`, or `--apply` at the command line.",
+            )
+
     def set_aside(
         self,
         cursor: Cursor,
@@ -97,6 +115,28 @@ class SweepRecords:
 
     def _of(self, tenant: TenantId, table: str) -> dict[str, Any]:
         return {"tenant": tenant, "dataset": self.dataset, "table": table}
+
+
+def look_at_each(
+    tables: Iterable[_Table], look: Callable[[_Table], TableFound]
+) -> tuple[tuple[TableFound, ...], dict[str, Code]]:
+    """Look at tables one by one, so that one that can't be read hides no other (E5); those are given with why.
+
+    Raises:
+        RetentionError: where it is no table's doing.
+    """
+    found: list[TableFound] = []
+    unread: dict[str, Code] = {}
+    for table in tables:
+        try:
+            found.append(look(table))
+        except UsageFault:
+            raise
+        except RetentionError as error:
+            if error.code is Code.DATABASE_UNAVAILABLE:
+                raise
+            unread[table.name] = error.code
+    return tuple(found), unread
 
 
 def last_tenant(session: Session, dataset: str) -> TenantId | None:
