@@ -111,7 +111,7 @@ class PostgresShelve:
     def rewind(self, tenant: TenantId, table: str) -> None:
         """The next batch begins at the beginning."""
         with self.session.transaction(tenant) as cursor:
-            self._records.save(cursor, tenant, table, None)
+            self._records.rewind(cursor, tenant, table)
 
     def pass_by(self, turn: Turn, after: Place | None, code: Code) -> Place | None:
         """Set the next request aside for half a minute, and go behind it."""

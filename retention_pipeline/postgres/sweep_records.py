@@ -1,6 +1,6 @@
 """What sweeps keep of themselves: places, receipts, rows that were set aside, and whose turn it is."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -41,7 +41,7 @@ ON CONFLICT (tenant_id, dataset, table_name, row_key) DO UPDATE SET code = EXCLU
 """)
 _FORGET = sql.SQL("""
 DELETE FROM retention.sweep_set_asides WHERE tenant_id = %(tenant)s AND dataset = %(dataset)s AND table_name = %(table)s
-  AND row_key = ANY(%(keys)s::text[])
+  AND not_before <= clock_timestamp()
 """)
 _LAST_TENANT = sql.SQL("SELECT last_tenant FROM retention.sweep_rounds WHERE dataset = %(dataset)s")
 _ROUND = sql.SQL("""
@@ -98,9 +98,10 @@ class SweepRecords:
         values = {**self._of(turn.tenant, turn.table), "key": key, "code": code, "seconds": seconds, "cap": cap}
         cursor.execute(_SET_ASIDE, values)
 
-    def forget(self, cursor: Cursor, turn: Turn, keys: Sequence[str]) -> None:
-        """Rows that had failed went through."""
-        cursor.execute(_FORGET, {**self._of(turn.tenant, turn.table), "keys": list(keys)})
+    def rewind(self, cursor: Cursor, tenant: TenantId, table: str) -> None:
+        """The table was gone through to its end: what had failed once and waits no longer went through, or is not due any more."""
+        self.save(cursor, tenant, table, None)
+        cursor.execute(_FORGET, self._of(tenant, table))
 
     def waits(self, alias: str, key: tuple[str, ...], table: str) -> sql.Composed:
         """The condition that a row of a table was set aside and waits still. Parameter: `tenant`."""

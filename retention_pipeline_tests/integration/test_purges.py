@@ -181,6 +181,28 @@ def test_one_among_999_that_always_fails_keeps_998_from_nothing(broom, trigger):
     assert broom.sweep(platform, SWEEP).report.counts.purged == 10
 
 
+def test_a_row_that_had_failed_goes_when_it_can_and_nothing_is_remembered_of_it(broom, trigger):
+    """F7: it waits longer each time, and is tried again."""
+    platform = broom.platform()
+    fill(platform, 5)
+    trigger(platform, "IF OLD.idempotency_key = 'k1' THEN RAISE foreign_key_violation; END IF; RETURN OLD;")
+    waits = []
+    for _ in range(3):
+        assert broom.sweep(platform, SWEEP).report.outcome is Outcome.PARTIAL
+        waits.append(
+            platform.value(
+                "SELECT extract(epoch FROM not_before - at)::int FROM retention.sweep_set_asides WHERE tenant_id = %s",
+                platform.tenant,
+            )
+        )
+        platform.run("UPDATE retention.sweep_set_asides SET not_before = now() WHERE tenant_id = %s", platform.tenant)
+    assert waits == [300, 600, 1200]
+    platform.run(f"ALTER TABLE nucleus.{CRM} DISABLE TRIGGER odd")
+    assert broom.sweep(platform, SWEEP).report.counts.purged == 1
+    count = "SELECT count(*) FROM retention.sweep_set_asides WHERE tenant_id = %s"
+    assert platform.value(count, platform.tenant) == 0
+
+
 def test_a_statement_never_deletes_more_than_its_bound(broom, trigger):
     """L2, F6: a table without statistics, and a trigger that counts the rows of each transaction."""
     platform = broom.platform()
