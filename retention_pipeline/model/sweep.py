@@ -16,6 +16,10 @@ COUNTED: int = 200_000
 """How many due rows of one table are counted at most: a preflight reads no table whole."""
 
 
+NOTICED: int = 10_000
+"""How many rows of one table that look wrong are counted at most, by what is wrong: they are for a person, who starts with the first."""
+
+
 class Verb(StrEnum):
     """How a row ends."""
 
@@ -33,7 +37,7 @@ class TableFound:
         overdue_seconds: how long the oldest of them has been due; None where there is none.
         kept: rows that are over their time and stay, by the reason.
         inflow: rows that fall due within the next 24 hours, at most `COUNTED`; None where nobody knows.
-        findings: rows that look wrong, by what is wrong; they stay too.
+        findings: rows that look wrong, by what is wrong, at most `NOTICED`; they stay too.
     """
 
     name: str

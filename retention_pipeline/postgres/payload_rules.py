@@ -12,7 +12,7 @@ from psycopg import sql
 from retention_pipeline.catalog.loader import Catalog
 from retention_pipeline.catalog.sweep_model import Allowed, ClearDataset, ClearedTable
 from retention_pipeline.model.people import SweepJob
-from retention_pipeline.model.sweep import COUNTED
+from retention_pipeline.model.sweep import COUNTED, NOTICED
 from retention_pipeline.postgres import names
 from retention_pipeline.postgres.content import EPHEMERAL_MARKER
 from retention_pipeline.postgres.definer import COUNTER, OPERATOR, WORKER, DefinerFunction, policy
@@ -32,11 +32,11 @@ SELECT (SELECT count(*) FROM (SELECT FROM {table} AS t WHERE {mine} AND {expiry}
     ORDER BY {expiry} LIMIT 1),
   (SELECT count(*) FROM (SELECT FROM {table} AS t WHERE {mine} AND {expiry} >= before
     AND {expiry} < before + interval '24 hours' LIMIT {most}) AS c),
-  (SELECT count(*) FROM (SELECT FROM {table} AS t WHERE {mine} AND {expiry} IS NOT NULL LIMIT {most}) AS c),
+  (SELECT count(*) FROM (SELECT FROM {table} AS t WHERE {mine} AND {expiry} IS NOT NULL LIMIT {noticed}) AS c),
   (SELECT coalesce(jsonb_object_agg(flaw, number), '{{}}') FROM (SELECT flaw, count(*) AS number FROM (
     SELECT CASE WHEN jsonb_typeof({payload} -> 'reason') IS DISTINCT FROM 'string' OR {payload} ->> 'reason' !~ '\\S' THEN 'no_reason'
       WHEN NOT {payload} ? 'expiresAt' THEN 'no_expiry' ELSE 'expiry_is_no_instant' END AS flaw
-    FROM {table} AS t WHERE {mine} AND {expiry} IS NULL AND {payload} ->> 'mode' = 'ephemeral_hosted' LIMIT {most}) AS f
+    FROM {table} AS t WHERE {mine} AND {expiry} IS NULL AND {payload} ->> 'mode' = 'ephemeral_hosted' LIMIT {noticed}) AS f
     GROUP BY flaw) AS g),
   {allowed}
 """
@@ -114,6 +114,7 @@ def _parts(table: ClearedTable, shape: SourceShape) -> dict[str, sql.Composable]
         "bare": names.comma(names.column("t", column) for column in table.key),
         "keys": names.comma(sql.SQL("{}::text").format(names.column("t", column)) for column in table.key),
         "most": sql.Literal(COUNTED),
+        "noticed": sql.Literal(NOTICED),
     }
 
 

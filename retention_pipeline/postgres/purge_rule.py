@@ -6,7 +6,7 @@ from typing import Final, LiteralString
 from psycopg import sql
 
 from retention_pipeline.catalog.sweep_model import PurgeDataset, PurgedTable
-from retention_pipeline.model.sweep import COUNTED, Place
+from retention_pipeline.model.sweep import COUNTED, NOTICED, Place
 from retention_pipeline.postgres import names
 from retention_pipeline.postgres.facts import active_hold
 from retention_pipeline.postgres.shape import SourceShape
@@ -44,8 +44,8 @@ _COOLING: Final = """
 SELECT count(*) FROM (SELECT FROM {table} AS t WHERE {mine} AND {at} >= {cut} AND {at} < {said}{present} LIMIT {most}) AS counted
 """
 _ODD: Final = """
-SELECT (SELECT count(*) FROM (SELECT FROM {table} AS t WHERE {mine} AND {at} = '-infinity' LIMIT {most}) AS a),
-  (SELECT count(*) FROM (SELECT FROM {table} AS t WHERE {mine} AND {at} IS NULL AND {closed} LIMIT {most}) AS b)
+SELECT (SELECT count(*) FROM (SELECT FROM {table} AS t WHERE {mine} AND {at} = '-infinity' LIMIT {noticed}) AS a),
+  (SELECT count(*) FROM (SELECT FROM {table} AS t WHERE {mine} AND {at} IS NULL AND {closed} LIMIT {noticed}) AS b)
 """
 
 EACH: Final = 10_000
@@ -237,6 +237,7 @@ class PurgeRule:
             "free": self._free(),
             "at": pages.at,
             "cut": self._cut(self.days),
+            "noticed": sql.Literal(NOTICED),
             "most": sql.Literal(EACH if self.dataset.history else COUNTED),
         }
         return sql.SQL(statement).format(**shared, **parts)
