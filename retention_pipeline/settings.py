@@ -20,7 +20,7 @@ from retention_pipeline.errors import Code, Refused, UsageFault
 
 FILE_NAME: Final = "settings.env"
 _MAX_BYTES: Final = 64 << 10
-_LINE: Final = re.compile(r"(?P<name>RETENTION_[A-Z0-9_]{1,60})=(?P<value>.*)")
+_LINE: Final = re.compile(r"(?P<name>RETENTION_[A-Z0-9_]{1,60}|WORKFLOW_ALLOW_EPHEMERAL_PAYLOAD)=(?P<value>.*)")
 
 HOME: Final = "RETENTION_HOME"
 WORKER_URL: Final = "RETENTION_WORKER_URL"
@@ -224,7 +224,7 @@ def _lines(data: bytes) -> list[tuple[str, str]]:
         if match is None:
             raise UsageFault(
                 Code.SETTING_INVALID,
-                f"Line {number} of settings.env is not RETENTION_NAME=VALUE.",
+                f"Line {number} of settings.env is not NAME=VALUE, with the name of a setting.",
                 remedy="Mend it, or let `retention dev` write the file anew.",
             )
         found.append((match["name"], match["value"]))

@@ -1,12 +1,25 @@
 """Do the parts of a sweep fit together, and with the instances' file? Pure, and before any database is asked."""
 
 from collections.abc import Iterator, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from retention_pipeline.catalog import consistency
 from retention_pipeline.catalog.consistency import Flaw
 from retention_pipeline.catalog.model import InstanceDataset
-from retention_pipeline.catalog.sweep_model import ClearDataset, PurgeDataset, PurgedTable, ShelveDataset, SweepDataset
+from retention_pipeline.catalog.sweep_model import (
+    ClearDataset,
+    Every,
+    PurgeDataset,
+    PurgedTable,
+    ShelveDataset,
+    SweepDataset,
+)
+
+MAX_ROWS: Final = 50_000
+"""Rows of one pass over one tenant at most: what an approval may cover."""
+
+MOST_BATCH: Final = {"clear": 500, "purge": 1000, "shelve": 100}
+"""Rows of one transaction, or of one page, at most."""
 
 _CLOSED_SCHEMAS = ("retention", "information_schema")
 _R = TypeVar("_R")
@@ -27,10 +40,24 @@ def _flaws(dataset: SweepDataset) -> Iterator[Flaw]:
         if table.name in seen:
             yield Flaw(path=(*path, "name"), sentence=f"the name {table.name} stands twice")
         seen.add(table.name)
+    yield from _bounded(dataset)
     if isinstance(dataset, PurgeDataset):
         yield from _purged(dataset)
-    if isinstance(dataset, ClearDataset):
+    elif isinstance(dataset, ClearDataset):
         yield from _cleared(dataset)
+    elif len(dataset.requests.key) > 1:
+        yield Flaw(path=("requests", "key"), sentence="a request has a key of one column")
+
+
+def _bounded(dataset: SweepDataset) -> Iterator[Flaw]:
+    """What a file may say, and no more (E4, L2, J4); no approval reaches further than `MAX_ROWS`."""
+    most = MOST_BATCH[dataset.ends]
+    if dataset.batch > most:
+        yield Flaw(path=("batch",), sentence=f"a batch that ends rows by `{dataset.ends}` has {most} at most")
+    if dataset.batch * dataset.batches > MAX_ROWS:
+        yield Flaw(path=("batches",), sentence=f"one pass ends {MAX_ROWS} rows at most: `batch` times `batches`")
+    if (dataset.every is Every.DEADLINE) != isinstance(dataset, ShelveDataset):
+        yield Flaw(path=("every",), sentence="`deadline` is for `shelve`, and `shelve` for `deadline`")
 
 
 def _purged(dataset: PurgeDataset) -> Iterator[Flaw]:
@@ -47,6 +74,21 @@ def _purged(dataset: PurgeDataset) -> Iterator[Flaw]:
         if table.parent is not None and table.parent not in above:
             yield Flaw(path=(*path, "parent"), sentence=f"the parent {table.parent} must stand above")
         above[table.name] = table
+        yield from _out_of_reach(table, above, path)
+
+
+def _out_of_reach(table: PurgedTable, above: dict[str, PurgedTable], path: tuple[str, int]) -> Iterator[Flaw]:
+    """A hold reaches the rows that name the instance, and their children (G1)."""
+    parent = above.get(table.parent or "")
+    if table.instance is None and parent is not None and parent.instance is None:
+        while parent is not None and parent.parent is not None:
+            parent = above.get(parent.parent)
+            if parent is not None and parent.instance is not None:
+                sentence = (
+                    f"a hold that keeps rows of {parent.name} would not reach it: give it or its parent an `instance`"
+                )
+                yield Flaw(path=path, sentence=sentence)
+                return
 
 
 def _cleared(dataset: ClearDataset) -> Iterator[Flaw]:
@@ -65,6 +107,7 @@ def between(instances: InstanceDataset, sweeps: Sequence[tuple[_R, SweepDataset]
 
     A row of an instance is deleted with its instance. Only history, by the rules that protect instances, deletes one before.
     """
+    yield from _in_each_others_way(instances, sweeps)
     names: set[str] = set()
     evidence = {table: (tenant, path) for path, table, tenant in consistency.tables(instances)}
     for rules, dataset in sweeps:
@@ -85,3 +128,29 @@ def between(instances: InstanceDataset, sweeps: Sequence[tuple[_R, SweepDataset]
                 yield rules, Flaw(path=("tables", i, "table"), sentence=sentence)
             elif ours and tenant != table.tenant:
                 yield rules, Flaw(path=("tables", i, "tenant"), sentence=f"its tenant column is {tenant} elsewhere")
+
+
+def _in_each_others_way(
+    instances: InstanceDataset, sweeps: Sequence[tuple[_R, SweepDataset]]
+) -> Iterator[tuple[_R, Flaw]]:
+    """Where the policies of two rules would exclude each other: who locks a table's rows may update none, and who clears them must."""
+    parents = {instances.by_name[e.parent].table for e in instances.evidence if e.parent in instances.by_name}
+    locked = {instances.root.table, *parents}
+    locked |= {table.table for _, dataset in sweeps if isinstance(dataset, PurgeDataset) for table in dataset.tables}
+    shelving = 0
+    for rules, dataset in sweeps:
+        if isinstance(dataset, PurgeDataset):
+            continue
+        shelving += isinstance(dataset, ShelveDataset)
+        if isinstance(dataset, ShelveDataset) and shelving > 1:
+            yield rules, Flaw(path=("ends",), sentence="only one file of a catalog may shelve")
+        for i, table in enumerate(dataset.tables):
+            if table.table in locked:
+                path = ("requests", "table") if isinstance(dataset, ShelveDataset) else ("tables", i, "table")
+                yield (
+                    rules,
+                    Flaw(
+                        path=path,
+                        sentence=f"{table.table} is purged, or has evidence below it: no other rule may change its rows",
+                    ),
+                )

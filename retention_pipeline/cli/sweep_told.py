@@ -45,6 +45,7 @@ def as_json(done: PassResult) -> dict[str, object]:
         "failures": report.counts.failures,
         "ceiling": result.ceiling,
         "inflow": result.found.inflow,
+        "counted_in_part": result.left.more,
         "backlog": report.backlog,
         "oldest_overdue_seconds": report.oldest_overdue_seconds,
         "forecast_runs": report.forecast_runs,
@@ -88,7 +89,8 @@ def shown(done: PassResult) -> Group:
     notes = [Text(f"{name}: not read: {code}") for name, code in result.found.unread.items()]
     notes += [Text(f"{name}: given up: {table.failed}") for name, table in result.tables.items() if table.failed]
     notes += [Text(f"{name}: {note}.") for name, note in done.notes]
-    left = f"{_many(report.backlog)} due and left; at most {result.ceiling:,} end in one pass"
+    at_least = "at least " if result.left.more else ""
+    left = f"{at_least}{_many(report.backlog)} due and left; at most {result.ceiling:,} end in one pass"
     if report.forecast_runs:
         left += f", so that {report.forecast_runs:,} more passes like this one would do"
     why = WORDS.get(report.reason, report.reason)

@@ -162,6 +162,8 @@ def _metadata(done: PassResult) -> dict[str, dg.MetadataValue]:
     }
     if result.left.inflow is not None:
         metadata["fall_due_within_a_day"] = dg.MetadataValue.int(result.left.inflow)
+    if result.left.more:
+        metadata["backlog_is_at_least_that"] = dg.MetadataValue.text("More rows are over their time than are counted.")
     if notes:
         metadata["what_to_do_about_vacuum"] = dg.MetadataValue.md(notes)
     return metadata
@@ -171,7 +173,7 @@ def _schedule(dataset: SweepDataset, job: Any) -> dg.ScheduleDefinition:
     when = "Every hour" if dataset.every is Every.HOUR else f"Every day at {dataset.hour:02}:00 UTC"
     what = f"{when}: a pass of `{dataset.dataset}` over each tenant that has rows over their time, under its standing approval; without "
     what += "one it counts only, and the run says why."
-    if dataset.every is Every.DAY:
+    if dataset.every is not Every.HOUR:
         what += " A tenant whose last pass left work behind gets one every hour, until it has caught up."
 
     @dg.schedule(

@@ -38,6 +38,7 @@ class TableFound:
         kept: rows that are over their time and stay, by the reason.
         inflow: rows that fall due within the next 24 hours, at most `COUNTED`; None where nobody knows.
         findings: rows that look wrong, by what is wrong, at most `NOTICED`; they stay too.
+        more: whether there may be rows over their time beyond those that were counted, so that `due` is a part of them.
     """
 
     name: str
@@ -46,6 +47,7 @@ class TableFound:
     kept: dict[str, int] = field(default_factory=dict)
     inflow: int | None = None
     findings: dict[str, int] = field(default_factory=dict)
+    more: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +67,11 @@ class SweepFound:
     def due(self) -> int:
         """Rows that may go now."""
         return sum(table.due for table in self.tables)
+
+    @property
+    def more(self) -> bool:
+        """Whether more rows may be due than were counted."""
+        return any(table.more for table in self.tables)
 
     @property
     def overdue_seconds(self) -> float | None:

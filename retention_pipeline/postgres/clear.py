@@ -13,7 +13,7 @@ from psycopg import sql
 from retention_pipeline.catalog.sweep_model import ClearDataset, ClearedTable
 from retention_pipeline.errors import Code
 from retention_pipeline.model.ids import TenantId
-from retention_pipeline.model.sweep import Batch, Place, SweepFound, TableFound, Turn, Verb
+from retention_pipeline.model.sweep import COUNTED, Batch, Place, SweepFound, TableFound, Turn, Verb
 from retention_pipeline.postgres import names, payload_rules
 from retention_pipeline.postgres.session import Cursor, Session, one, rows
 from retention_pipeline.postgres.shape import SourceShape, read_shape
@@ -126,7 +126,9 @@ class PostgresClear:
         findings = dict(flaws)
         if short_lived and not (allowed or self.allowed):
             findings["not_allowed"] = short_lived
-        return TableFound(name=table.name, due=due, overdue_seconds=overdue, inflow=inflow, findings=findings)
+        return TableFound(
+            name=table.name, due=due, overdue_seconds=overdue, inflow=inflow, findings=findings, more=due >= COUNTED
+        )
 
     def _found(self, table: ClearedTable, after: Place | None) -> sql.Composed:
         """The page: keys and instants, in their order."""

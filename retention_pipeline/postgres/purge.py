@@ -131,6 +131,7 @@ class PostgresPurge:
         values = {"tenant": tenant, "as_of": as_of}
         count = self._count_each if self.dataset.history else self._count
         kept, due, overdue = count(cursor, rule, tenant, as_of)
+        more = due + sum(kept.values()) >= rule.counted
         cursor.execute(rule.inflow(), values)
         inflow = one(cursor)[0]
         if rule.days > table.older_than_days:
@@ -145,6 +146,7 @@ class PostgresPurge:
             kept={reason: number for reason, number in kept.items() if number},
             inflow=inflow,
             findings={flaw: number for flaw, number in odd.items() if number},
+            more=more,
         )
 
     def _count(

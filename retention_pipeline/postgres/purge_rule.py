@@ -78,6 +78,11 @@ class PurgeRule:
         )
 
     @property
+    def counted(self) -> int:
+        """How many rows that are over a look counts at most."""
+        return EACH if self.dataset.history else COUNTED
+
+    @property
     def reaches_instances(self) -> bool:
         """Whether a hold on an instance can keep its rows."""
         return self._instance_column() is not None
@@ -238,6 +243,6 @@ class PurgeRule:
             "at": pages.at,
             "cut": self._cut(self.days),
             "noticed": sql.Literal(NOTICED),
-            "most": sql.Literal(EACH if self.dataset.history else COUNTED),
+            "most": sql.Literal(self.counted),
         }
         return sql.SQL(statement).format(**shared, **parts)

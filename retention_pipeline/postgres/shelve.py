@@ -83,6 +83,7 @@ class PostgresShelve:
             overdue_seconds=overdue,
             kept={reason: number for reason, (number, _) in found.items()},
             inflow=inflow,
+            more=due + sum(number for number, _ in found.values()) >= COUNTED,
         )
         return SweepFound(tenant=tenant, as_of=as_of, tables=(table,))
 

@@ -44,21 +44,30 @@ def statements(catalog: Catalog) -> list[sql.Composed]:
         if name in own:
             made += _reading(name, tenant)
     made += [*payload_rules.rules(catalog), *shelve_rules.rules(catalog)]
-    for rules in catalog.sweeps:
-        if isinstance(rules.dataset, PurgeDataset):
-            for table in rules.dataset.tables:
-                made += _purging(rules.dataset, table, evidence=table.table in evidence)
+    going: dict[str, list[sql.Composed]] = {}
+    for dataset, table in _purged(catalog):
+        made += _locking(table)
+        going.setdefault(table.table, []).append(purgeable(dataset, table))
+    for name, rules in going.items():
+        if name not in evidence:  # of evidence, `worker_rules` says which rows go
+            made += _deleting(name, rules)
     return made
 
 
 def histories(catalog: Catalog) -> dict[str, list[sql.Composed]]:
     """For each table of evidence, the rules by which a row of it may go as history."""
     found: dict[str, list[sql.Composed]] = {}
-    for rules in catalog.sweeps:
-        if isinstance(rules.dataset, PurgeDataset) and rules.dataset.history:
-            for table in rules.dataset.tables:
-                found.setdefault(table.table, []).append(purgeable(rules.dataset, table))
+    for dataset, table in _purged(catalog):
+        if dataset.history:
+            found.setdefault(table.table, []).append(purgeable(dataset, table))
     return found
+
+
+def _purged(catalog: Catalog) -> Iterator[tuple[PurgeDataset, PurgedTable]]:
+    """Each entry by which a table is purged; several may name one table."""
+    for rules in catalog.sweeps:
+        if isinstance(rules.dataset, PurgeDataset):
+            yield from ((rules.dataset, table) for table in rules.dataset.tables)
 
 
 def _of_instances(catalog: Catalog) -> set[str]:
@@ -90,8 +99,8 @@ def _reading(name: str, tenant: str) -> Iterator[sql.Composed]:
     )
 
 
-def _purging(dataset: PurgeDataset, table: PurgedTable, *, evidence: bool) -> Iterator[sql.Composed]:
-    """The worker's right to delete; of evidence, `worker_rules` says which rows."""
+def _locking(table: PurgedTable) -> Iterator[sql.Composed]:
+    """The worker's privileges to lock and to delete."""
     on = names.table(table.table)
     yield sql.SQL("GRANT DELETE ON {} TO {}").format(on, WORKER)
     # A row lock needs the privilege to update; the policy lets nobody use it for an update.
@@ -102,19 +111,21 @@ def _purging(dataset: PurgeDataset, table: PurgedTable, *, evidence: bool) -> It
         "AS RESTRICTIVE FOR UPDATE TO {role} USING (true) WITH CHECK (false)",
         WORKER,
     )
-    if evidence:
-        return
+
+
+def _deleting(table: str, rules: list[sql.Composed]) -> Iterator[sql.Composed]:
+    """Which rows the worker deletes: those that one of the entries for this table names."""
     yield from policy(
         "retention_worker_deletes",
-        table.table,
+        table,
         "AS RESTRICTIVE FOR DELETE TO {role} USING ({over})",
         WORKER,
-        over=purgeable(dataset, table),
+        over=sql.SQL(" OR ").join(sql.SQL("({})").format(rule) for rule in rules),
     )
 
 
 def purgeable(dataset: PurgeDataset, table: PurgedTable) -> sql.Composed:
-    """The row, by its bare columns, is over its time by the database's clock, and an approved run is under way."""
+    """The row, by its bare columns, is over its time by the database's clock, no hold keeps it, and an approved run is under way."""
     rule = [
         sql.SQL("{} < clock_timestamp() - make_interval(hours => 24 * {})").format(
             sql.Identifier(table.age), sql.Literal(table.older_than_days)
@@ -126,6 +137,24 @@ def purgeable(dataset: PurgeDataset, table: PurgedTable) -> sql.Composed:
         rule.append(sql.SQL("{}::text = ANY({})").format(sql.Identifier(table.status), closed))
     if table.present is not None:
         rule.append(sql.SQL("{} IS NOT NULL").format(sql.Identifier(table.present)))
+    rule += _unheld(dataset, table)
     job = sql.Literal(SweepJob.of(dataset.dataset))
     rule.append(sql.SQL("(SELECT retention.sweeping({}))").format(job))
     return names.conjunction(rule)
+
+
+def _unheld(dataset: PurgeDataset, table: PurgedTable) -> Iterator[sql.Composed]:
+    """No legal hold on the instance that the row names, or that its parent does (G1)."""
+    bare = table.table.partition(".")[2]
+    if table.instance is not None:
+        yield sql.SQL("NOT {}").format(payload_rules.held(names.column(bare, table.instance)))
+        return
+    parent = next((other for other in dataset.tables if other.name == table.parent), None)
+    if parent is not None and parent.instance is not None:
+        ties = names.conjunction(
+            sql.SQL("{} = {}").format(names.column(bare, own), names.column("o", theirs))
+            for own, theirs in table.join.items()
+        )
+        yield sql.SQL("NOT EXISTS (SELECT FROM {} AS o WHERE {} AND {})").format(
+            names.table(parent.table), ties, payload_rules.held(names.column("o", parent.instance))
+        )

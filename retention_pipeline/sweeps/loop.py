@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Final
 
 from retention_pipeline import clock
 from retention_pipeline.clock import Stopwatch
@@ -21,7 +22,10 @@ from retention_pipeline.model.work import Records, Source
 from retention_pipeline.stages.reconcile import holder_name
 from retention_pipeline.sweeps.turn import TableTurn
 
-KEEP_LEASE_SECONDS = 60.0
+EXHAUSTED: Final = "exhausted"
+"""Why a run ended that went through every table to its end, or left nothing."""
+
+KEEP_LEASE_SECONDS: Final = 60.0
 """How often the lease is extended: it lasts 15 minutes."""
 
 
@@ -95,6 +99,7 @@ class Sweep:
     _seconds: dict[str, float] = field(default_factory=dict)
     _tables: dict[str, TableDone] = field(default_factory=dict)
     _done_before: int = 0
+    _most: int = 0
 
     def __call__(self) -> SweepResult:
         """Look, and with `apply` act; how it ended is recorded either way.
@@ -134,9 +139,10 @@ class Sweep:
             left = self._look(as_of)
             self._counts.kept = sum(sum(table.kept.values()) for table in left.tables)
             previous = self.records.previous_backlog(self.tenant, job)
-            if stopped is None and not left.due and not any(t.failed for t in self._tables.values()):
-                reason = "exhausted"  # whichever bound was met, it kept nothing from being done
-            outcome = self._judge(left, previous, stopped)
+            nothing_left = not left.due and not left.more and not any(t.failed for t in self._tables.values())
+            if stopped is None and nothing_left:
+                reason = EXHAUSTED  # whichever bound was met, it kept nothing from being done
+            outcome = self._judge(left, previous, stopped, gone_through=reason == EXHAUSTED)
             return self._result(now, found, left, outcome, reason)
         finally:
             self.records.drop_lease(self.tenant, job, holder, fence)
@@ -144,7 +150,8 @@ class Sweep:
     def _work(self, as_of: datetime, approval: Approval, keep: Callable[[], None]) -> tuple[str, RetentionError | None]:
         """Batches of all tables in turns, within every bound; gives why it ended, and what stopped it."""
         begun = kept_at = self.stopwatch()
-        batches, budget = self.bounds.batches, min(self.bounds.ceiling, approval.max_items)
+        self._most = min(self.bounds.ceiling, approval.max_items)
+        batches, budget = self.bounds.batches, self._most
         try:
             turns = [self._turn(name, as_of, approval) for name in self.sweeper.tables]
             while turn := self._next(turns):
@@ -156,7 +163,7 @@ class Sweep:
                 batches, budget = batches - 1, budget - self._step(turn, budget)
         except RetentionError as error:
             return error.code, error
-        return "exhausted", None
+        return EXHAUSTED, None
 
     def _turn(self, table: str, as_of: datetime, approval: Approval) -> TableTurn:
         turn = Turn(tenant=self.tenant, table=table, as_of=as_of, approval=approval, run=self.run)
@@ -203,19 +210,24 @@ class Sweep:
         self._seconds["look"] = self._seconds.get("look", 0.0) + self.stopwatch() - begun
         return found
 
-    def _judge(self, left: SweepFound, previous: int | None, stopped: RetentionError | None) -> Outcome:
-        """How a run ended (O1), the worst first. *Grows*: more became due since the last run than this one handled."""
+    def _judge(
+        self, left: SweepFound, previous: int | None, stopped: RetentionError | None, *, gone_through: bool
+    ) -> Outcome:
+        """How a run ended (O1), the worst first. *Grows*: more became due since the last run than this one handled.
+
+        Where a look did not come to the end of what is over its time, only a run that went through all of it is complete.
+        """
         if stopped is not None:
             return Outcome.BLOCKED if isinstance(stopped, Refused) else Outcome.FAILED
         if self._tables and all(table.failed for table in self._tables.values()):
             return Outcome.FAILED
         if self._counts.failures or left.unread:
             return Outcome.PARTIAL
-        if not left.due:
+        if not left.due and (gone_through or not left.more):
             return Outcome.COMPLETED
         grows = previous is not None and left.due > previous
         too_old = (left.overdue_seconds or 0.0) > self.bounds.behind_after
-        too_many = (left.inflow or 0) > self.bounds.ceiling * self.bounds.passes_a_day
+        too_many = (left.inflow or 0) > self._most * self.bounds.passes_a_day
         return Outcome.BEHIND if grows or too_old or too_many else Outcome.WORK_REMAINS
 
     def _result(self, now: datetime, found: SweepFound, left: SweepFound, outcome: Outcome, reason: str) -> SweepResult:

@@ -131,6 +131,27 @@ def test_held_evidence_stays_until_the_last_matter_is_released(broom):
     assert left(platform) == set()
 
 
+def test_the_workers_login_alone_ends_nothing_that_a_hold_keeps(broom):
+    """G1, G4: by plain SQL, while an approved pass is under way; its evidence neither."""
+    platform = broom.platform()
+    instance = platform.add(state="running", epochs=())
+    held, free = job(platform, OLD, instance=instance), job(platform, OLD)
+    evidence, loose = outcome(platform, held), outcome(platform, free)
+    platform.hold(instance, "m1")
+    platform.run(
+        "INSERT INTO retention.approval_uses (approval_id, run, tenant_id, single_use) VALUES (%s, 'r', %s, true)",
+        broom.approve(platform, SWEEP),
+        platform.tenant,
+    )
+    with psycopg.connect(broom.bench.database.worker_url, autocommit=True) as worker:
+        for setting in ("retention.tenant_id", "nucleus.tenant_id"):
+            worker.execute("SELECT set_config(%s, %s, false)", [setting, platform.tenant])
+        for table in ("job_outcome_evidence", "jobs"):
+            assert worker.execute(f"DELETE FROM nucleus.{table}").rowcount == 1
+    assert left(platform) == {held, evidence}
+    assert {free, loose}.isdisjoint(left(platform))
+
+
 def holding(database, platform, instance):
     """A hold that is being placed, and has not committed."""
     connection = psycopg.connect(database.superuser_url)

@@ -41,6 +41,13 @@ def test_a_second_terminal_reads_what_the_first_one_wrote(home):
     assert settings.data_root == Path("/srv/archives")
 
 
+def test_the_platforms_own_setting_may_stand_in_the_file_too(home):
+    """E7."""
+    assert load(home).allow_ephemeral_payload is False
+    write_file(home, {"WORKFLOW_ALLOW_EPHEMERAL_PAYLOAD": "true"})
+    assert load(home).allow_ephemeral_payload is True
+
+
 def test_the_environment_goes_before_the_file(home):
     write_file(home, {"RETENTION_OPERATOR_URL": URL})
     assert load(home, RETENTION_OPERATOR_URL="postgresql://other@db").operator_url == "postgresql://other@db"

@@ -38,6 +38,21 @@ def test_the_shipped_sweeps_are_the_four_systems_and_the_horizons_of_history():
         (LEDGERS, "older_than_days: 30", "older_than_days: 0", "greater than or equal to 1"),
         (LEDGERS, "batch: 1000", "batch: 1001", "less than or equal to 1000"),
         (LEDGERS, "batches: 50", "batches: 0", "greater than or equal to 1"),
+        (LEDGERS, "batches: 50", "batches: 51", "one pass ends 50000 rows at most"),
+        (PAYLOADS, "batch: 500", "batch: 501", "has 500 at most"),
+        (REQUESTS, "batch: 100\n", "batch: 101\n", "has 100 at most"),
+        (REQUESTS, "key: [id]", "key: [id, tenant_id]", "a request has a key of one column"),
+        (REQUESTS, "every: deadline", "every: day", "`shelve` for `deadline`"),
+        (LEDGERS, "every: day", "every: deadline", "`deadline` is for `shelve`"),
+        (
+            HISTORY,
+            "    join: {target_id: id}\n",
+            (
+                "    join: {target_id: id}\n  - {name: deeper, table: a.b, key: [id], tenant: t, purpose: history, age: at,"
+                " older_than_days: 365, parent: action_checkpoints, join: {a: id}}\n"
+            ),
+            "a hold that keeps rows of executions would not reach it",
+        ),
         (LEDGERS, "every: day", "every: day\nhour: 24", "less than or equal to 23"),
         (LEDGERS, "every: day", "every: week", "'hour', 'day' or 'deadline'"),
         (LEDGERS, "purpose: ledger", "purpose: evidences", "Input should be"),
@@ -80,6 +95,18 @@ def test_payloads_that_a_hold_extends_need_their_instance():
             "only a file with `history: true` may purge it",
         ),
         (LEDGERS, "every: day", "every: day\nhistory: true", "is no evidence of an instance"),
+        (
+            PAYLOADS,
+            "table: nucleus.workflow_central_tasks",
+            "table: nucleus.jobs",
+            "is purged, or has evidence below it",
+        ),
+        (
+            PAYLOADS,
+            "table: nucleus.workflow_central_tasks",
+            "table: nucleus.workflow_executions",
+            "is purged, or has evidence below it",
+        ),
         (HISTORY, "dataset: workflow_history", "dataset: job_evidence", "stands in another file too"),
         (HISTORY, "tenant: tenant_id", "tenant: owner_id", "its tenant column is tenant_id elsewhere"),
     ],

@@ -36,6 +36,7 @@ class Tables:
     aside: list = field(default_factory=list)
     inflow: int = 0
     overdue: float | None = None
+    counted: int = 10**6
     verb: Verb = Verb.PURGED
 
     @property
@@ -44,7 +45,13 @@ class Tables:
 
     def look(self, tenant, as_of):
         found = tuple(
-            TableFound(name=name, due=len(self.due(name)), inflow=self.inflow, overdue_seconds=self.overdue)
+            TableFound(
+                name=name,
+                due=len(set(self.due(name)) & set(self.rows[name][: self.counted])),
+                inflow=self.inflow,
+                overdue_seconds=self.overdue,
+                more=len(self.rows[name]) >= self.counted,
+            )
             for name in self.rows
         )
         return SweepFound(tenant=tenant, as_of=as_of, tables=found)
@@ -291,6 +298,24 @@ def test_rows_that_stay_are_passed_once_and_never_in_a_circle():
     assert tables.rows["a"] == list(range(1000))
     assert result.report.outcome is Outcome.COMPLETED
     assert len(tables.batches) <= 2 * 12
+
+
+@pytest.mark.parametrize(("batches", "outcome"), [(4, Outcome.WORK_REMAINS), (20, Outcome.COMPLETED)])
+def test_a_look_that_sees_only_rows_that_stay_does_not_call_the_rest_done(batches, outcome):
+    """O1: the first forty are kept, and a look counts no more; only a pass that went through all of them knows."""
+    tables = Tables(rows={"a": list(range(60))}, kept=set(range(40)), counted=40)
+    result = sweep(tables, batch=10, batches=batches)
+    assert result.report.backlog == 0
+    assert (result.report.outcome, len(tables.rows["a"])) == (outcome, 60 if batches == 4 else 40)
+    assert result.report.reason == ("batch_bound" if batches == 4 else "exhausted")
+
+
+def test_what_an_approval_allows_is_what_a_day_can_carry():
+    """O1, G4: the file says 100 rows a pass, the approval 10."""
+    tables = Tables(rows={"a": list(range(100))}, inflow=240)
+    assert sweep(tables, Ledger(most=10), batch=10, batches=10, passes_a_day=24).report.outcome is Outcome.WORK_REMAINS
+    tables = Tables(rows={"a": list(range(100))}, inflow=241)
+    assert sweep(tables, Ledger(most=10), batch=10, batches=10, passes_a_day=24).report.outcome is Outcome.BEHIND
 
 
 def test_a_preflight_counts_and_changes_nothing():
