@@ -14,7 +14,7 @@ from retention_pipeline.errors import Code, Refused
 from retention_pipeline.postgres import install, sweep_indexes
 from retention_pipeline.postgres.session import translate, translated
 
-LATEST = "0011"
+LATEST = "0012"
 _COME_BY_SECONDS = 0.2
 _MIGRATIONS = resources.files("retention_pipeline.postgres")
 

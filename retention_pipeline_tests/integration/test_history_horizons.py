@@ -3,6 +3,7 @@
 import pytest
 
 from retention_pipeline.model.outcome import Outcome
+from retention_pipeline.postgres import purge_rule
 from retention_pipeline_tests.databases import template
 from retention_pipeline_tests.rows import new_id
 from retention_pipeline_tests.sweeping import NOW, broom, module_database, shared
@@ -224,6 +225,23 @@ def test_a_dead_letter_blocks_until_it_is_gone_and_only_then(broom):
     assert eligible() == 0  # past its horizon, and there
     broom.sweep(platform, SWEEP)
     assert eligible() == 1
+
+
+def test_a_pass_that_saw_only_held_rows_is_not_complete_until_it_went_through_the_rest(broom, monkeypatch):
+    """O1: a look asks about so many rows; those that a hold keeps may be all of them."""
+    monkeypatch.setattr(purge_rule, "EACH", 3)
+    platform = broom.platform()
+    held, free = (platform.add(state="running", epochs=()) for _ in range(2))
+    platform.hold(held)
+    for n in range(3):
+        request(platform, held, f"2020-01-0{n + 1}Z")
+        request(platform, free, f"2020-02-0{n + 1}Z")
+    bounded = broom.sweep(platform, SWEEP, batch=3, batches=8)  # one turn of each table
+    assert (bounded.report.backlog, bounded.report.reason) == (0, "batch_bound")
+    assert bounded.report.outcome is Outcome.WORK_REMAINS
+    assert platform.value("SELECT count(*) FROM nucleus.workflow_transition_requests WHERE instance_id = %s", free) == 3
+    whole = broom.sweep(platform, SWEEP, batch=3)
+    assert (whole.report.outcome, whole.report.counts.purged) == (Outcome.COMPLETED, 3)
 
 
 def test_the_workers_login_alone_deletes_no_history(broom, place):
