@@ -10,6 +10,7 @@ from retention_pipeline.defs.expiry import archive_life
 from retention_pipeline.defs.instances import instance_archive
 from retention_pipeline.defs.jobs import expire_archives, reconcile_tenants, scrub_archives
 from retention_pipeline.defs.overview import tenant_overview
+from retention_pipeline.defs.punctuality import hourly_watch, promised_runs, watch_promises
 from retention_pipeline.defs.resources import ProductResource
 from retention_pipeline.defs.schedules import (
     daily_archive_scrub,
@@ -31,15 +32,24 @@ defs = dg.Definitions(
         archive_life,
         archive_care,
         audit_seals,
+        promised_runs,
         *(sweep.asset for sweep in SWEEPS),
     ],
-    jobs=[reconcile_tenants, expire_archives, scrub_archives, seal_audit, *(sweep.job for sweep in SWEEPS)],
+    jobs=[
+        reconcile_tenants,
+        expire_archives,
+        scrub_archives,
+        seal_audit,
+        watch_promises,
+        *(sweep.job for sweep in SWEEPS),
+    ],
     schedules=[
         daily_preflight,
         nightly_reconcile,
         nightly_archive_retention,
         daily_archive_scrub,
         audit_sealing,
+        hourly_watch,
         *(sweep.schedule for sweep in SWEEPS),
     ],
     sensors=[

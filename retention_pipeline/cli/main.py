@@ -28,6 +28,7 @@ COMMANDS: Final = {
     "join": "retention_pipeline.cli.join:join",
     "keyring": "retention_pipeline.cli.keyring:keyring",
     "keys": "retention_pipeline.cli.keys:keys",
+    "late": "retention_pipeline.cli.late:late",
     "migrate": "retention_pipeline.cli.migrate:migrate",
     "profile": "retention_pipeline.cli.profile:profile",
     "reconcile": "retention_pipeline.cli.reconcile:reconcile",

@@ -17,7 +17,7 @@ SCRUB = "archive_scrub"
 """Beside the end of archives: it reads what the deletions rely on."""
 GATES = {"catalog_fits_database", "preflight_acknowledged", "provider_ready", "canary_proven"}
 SWEEPS = ["ephemeral_payloads", "job_evidence", "join_requests", "submission_ledgers", "workflow_history"]
-BESIDE = {"tenant_overview": "workflow_instances", "audit_seals": "governance"}
+BESIDE = {"tenant_overview": "workflow_instances", "audit_seals": "governance", "promised_runs": "governance"}
 """Assets that are no tenant's, with their groups."""
 EFFECTS = {
     "reads",

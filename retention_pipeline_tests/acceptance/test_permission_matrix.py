@@ -71,6 +71,7 @@ TENANTS = {
 """Commands for one tenant, and any of which permissions they ask for."""
 INSTALLATION = {
     ("sweep", "submission_ledgers", "--everyone"): {P.RECONCILE},
+    ("late",): {P.READ},
     ("audit", "show"): {P.READ},
     ("audit", "verify", "--without-anchors"): {P.READ},
     ("audit", "export", "--to", "{file}"): {P.READ},
