@@ -86,6 +86,7 @@ def test_jobs_schedules_and_sensors_say_what_they_do():
         "nightly_archive_retention",
         "daily_archive_scrub",
         "audit_sealing",
+        "hourly_watch",
         *(f"{name}_schedule" for name in SWEEPS),
     }
     assert {sensor.name for sensor in repository.sensor_defs} == {"tenant_partitions", "join_requests_deadline"}
