@@ -57,7 +57,7 @@ faults: setup  ## kill, cut and corrupt at every seam, and count what is lost
 	$(PYTEST) -q -m "slow or not slow" retention_pipeline_tests/faults
 
 scale: setup  ## a few due rows beside 5,000,000 that are not: no scan, and a batch costs what it costs alone
-	$(PYTEST) -q -m slow retention_pipeline_tests/integration/test_scale.py
+	$(PYTEST) -q -m slow retention_pipeline_tests/integration/test_scale.py retention_pipeline_tests/integration/test_exactly.py
 
 browser: setup  ## look at the demo's history in a real browser (Debian's chromium), and take pictures
 	$(BIN)/python -m retention_pipeline_tests.acceptance.browser
