@@ -32,7 +32,7 @@ dev: setup  ## open the UI, the daemon and the servers together; Ctrl-C stops th
 	$(BIN)/retention dev
 
 test: setup format lint types architecture  ## everything that CI runs
-	$(PYTEST) -q -n $(JOBS) --dist loadfile
+	$(PYTEST) -q -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 quick: setup lint types  ## the tests that need no server
 	$(PYTEST) -q retention_pipeline_tests/unit

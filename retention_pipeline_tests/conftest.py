@@ -16,6 +16,10 @@ from retention_pipeline.errors import RetentionError
 _STATES = Path(__file__).resolve().parents[1] / ".retention" / "test"
 
 
+_LONGEST = ("test_demo.py", "test_permission_matrix.py", "test_crashes.py", "test_sweep_crashes.py", "test_scale.py")
+"""Files that take a minute or two, the longest first."""
+
+
 def _session(pid: int) -> str | None:
     """A folder's name that says which process it belongs to; short, since sockets lie below it."""
     identity = processes.identity(pid)
@@ -36,6 +40,13 @@ def pytest_sessionstart() -> None:
                 _remove(folder)
             except (RetentionError, OSError):
                 continue  # another run is at it
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest files: each goes to one process as a whole, and the last one to begin decides when all of it ends."""
+    ranks = {name: rank for rank, name in enumerate(_LONGEST)}
+    items.sort(key=lambda item: ranks.get(item.path.name, len(ranks)))
 
 
 @pytest.fixture(scope="session")
