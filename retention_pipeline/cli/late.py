@@ -26,8 +26,9 @@ def late(call: Call, as_of: datetime | None) -> None:
     """Show promised runs that did not come in time.
 
     A standing approval promises that a job runs on schedule. This asks what is due and what was done, and not the
-    scheduler: one that is dead or was never switched on shows here. Approvals that end within a week, or that ended within the last 30 days, are told as well. Call it from outside,
-    by cron or a monitor. Ends with 6 where work that should be done is not.
+    scheduler: one that is dead or was never switched on shows here. Approvals that end within a week, or that ended
+    within the last 30 days, are told as well. Call it from outside, by cron or a monitor. Ends with 6 where work that
+    should be done is not.
 
     \b
     Examples:
