@@ -13,6 +13,11 @@ from retention_pipeline.errors import Refused
 from retention_pipeline.postgres.introspection import read_facts
 from retention_pipeline.postgres.migrate import migrate
 from retention_pipeline.postgres.session import Session
+from retention_pipeline_tests.changing import changed
+from retention_pipeline_tests.databases import template
+from retention_pipeline_tests.seams import module_database
+
+__all__ = ["module_database", "template"]
 
 SHIPPED = resources.files("retention_pipeline.catalog").joinpath("workflow_instances.yaml").read_text()
 ROOT = "nucleus.workflow_instances"
@@ -50,8 +55,8 @@ def other_than_installation(found):
 
 
 def only(database, *statements):
-    run(database, *statements)
-    (fault,) = other_than_installation(faults(database))
+    """The one fault after a change that is undone again."""
+    (fault,) = other_than_installation(changed(database, load(), *statements))
     return fault
 
 
@@ -78,9 +83,9 @@ def test_every_login_reads_the_same_facts_without_a_privilege_on_a_table(databas
         ("SET DEFAULT", "would be changed"),
     ],
 )
-def test_a_table_that_the_catalog_does_not_name_is_named(database, action, effect):
+def test_a_table_that_the_catalog_does_not_name_is_named(module_database, action, effect):
     fault = only(
-        database,
+        module_database,
         f"CREATE TABLE nucleus.invoices (id int PRIMARY KEY, instance_id uuid REFERENCES {ROOT} ON DELETE {action})",
     )
     assert (fault.code, fault.severity) == (FaultCode.CATALOG_FOREIGN_KEY_UNNAMED, Severity.ERROR)
@@ -92,9 +97,9 @@ def test_a_table_that_the_catalog_does_not_name_is_named(database, action, effec
         require_sound([fault])
 
 
-def test_a_table_that_refers_to_evidence_is_named_with_the_evidence_line(database):
+def test_a_table_that_refers_to_evidence_is_named_with_the_evidence_line(module_database):
     fault = only(
-        database,
+        module_database,
         "CREATE SCHEMA billing",
         "CREATE TABLE billing.costs (execution uuid REFERENCES nucleus.workflow_executions ON DELETE CASCADE)",
     )
@@ -141,8 +146,8 @@ def test_a_foreign_key_that_is_not_enforced_is_named_and_binds_nothing(database)
     assert codes == {FaultCode.CATALOG_FOREIGN_KEY_UNNAMED, FaultCode.CATALOG_FOREIGN_KEY_MISSING}
 
 
-def test_a_foreign_key_whose_triggers_are_disabled_binds_nothing(database):
-    fault = only(database, "ALTER TABLE nucleus.workflow_contexts DISABLE TRIGGER ALL")
+def test_a_foreign_key_whose_triggers_are_disabled_binds_nothing(module_database):
+    fault = only(module_database, "ALTER TABLE nucleus.workflow_contexts DISABLE TRIGGER ALL")
     assert fault.code is FaultCode.CATALOG_FOREIGN_KEY_MISSING
     assert "nucleus.workflow_contexts" in fault.sentence
 
@@ -160,8 +165,8 @@ def test_cascade_from_a_named_child_of_the_root_is_allowed(database):
     assert concerning(faults(database), None) == ()  # a horizon of its own is another matter: test_sweep_check
 
 
-def test_set_null_from_a_named_child_of_the_root_is_a_warning(database):
-    fault = only(database, *again("nucleus.workflow_contexts", "instance_id", ROOT, "ON DELETE SET NULL"))
+def test_set_null_from_a_named_child_of_the_root_is_a_warning(module_database):
+    fault = only(module_database, *again("nucleus.workflow_contexts", "instance_id", ROOT, "ON DELETE SET NULL"))
     assert (fault.code, fault.severity) == (FaultCode.CATALOG_FOREIGN_KEY_ACTION, Severity.WARNING)
     require_sound([fault])
 
@@ -253,9 +258,9 @@ def count(database, table):
         (f"ALTER TABLE {ROOT} ADD parent_id uuid REFERENCES nucleus.workflow_executions", "ORDER", Severity.ERROR),
     ],
 )
-def test_a_second_link_between_named_tables_destroys_nothing(database, statement, code, severity):
+def test_a_second_link_between_named_tables_destroys_nothing(module_database, statement, code, severity):
     table = statement.split()[2]
-    fault = only(database, statement, f"CREATE INDEX ON {table} (parent_id)")
+    fault = only(module_database, statement, f"CREATE INDEX ON {table} (parent_id)")
     assert (fault.code.name, fault.severity) == (f"CATALOG_FOREIGN_KEY_{code}", severity)
 
 
@@ -272,16 +277,17 @@ def test_a_second_link_that_goes_in_order_is_no_fault(database, statement):
     assert other_than_installation(faults(database)) == []
 
 
-def test_a_second_link_needs_an_index_too(database):
+def test_a_second_link_needs_an_index_too(module_database):
     fault = only(
-        database, "ALTER TABLE nucleus.workflow_dead_letters ADD x uuid REFERENCES nucleus.workflow_executions"
+        module_database, "ALTER TABLE nucleus.workflow_dead_letters ADD x uuid REFERENCES nucleus.workflow_executions"
     )
     assert fault.code is FaultCode.CATALOG_INDEX_MISSING
     assert fault.remedy == 'CREATE INDEX CONCURRENTLY ON "nucleus"."workflow_dead_letters" ("x");'
 
 
 def test_a_missing_foreign_key_comes_with_its_statement_which_mends_it(database):
-    fault = only(database, "ALTER TABLE nucleus.workflow_contexts DROP CONSTRAINT workflow_contexts_instance_id_fkey")
+    run(database, "ALTER TABLE nucleus.workflow_contexts DROP CONSTRAINT workflow_contexts_instance_id_fkey")
+    (fault,) = other_than_installation(faults(database))
     assert fault.code is FaultCode.CATALOG_FOREIGN_KEY_MISSING
     assert SHIPPED.splitlines()[fault.line - 1].strip() == "join: {instance_id: id}"
     run(database, *fault.remedy.split("; "))
@@ -303,7 +309,8 @@ def test_a_foreign_key_with_the_tenant_binds_where_no_column_may_be_null(databas
 
 
 def test_a_missing_index_comes_with_its_statement_which_mends_it(database):
-    fault = only(database, "DROP INDEX nucleus.workflow_contexts_instance_id_idx")
+    run(database, "DROP INDEX nucleus.workflow_contexts_instance_id_idx")
+    (fault,) = other_than_installation(faults(database))
     assert (fault.code, fault.severity) == (FaultCode.CATALOG_INDEX_MISSING, Severity.ERROR)
     assert fault.remedy == 'CREATE INDEX CONCURRENTLY ON "nucleus"."workflow_contexts" ("instance_id");'
     run(database, fault.remedy)
@@ -320,9 +327,9 @@ def test_a_missing_index_comes_with_its_statement_which_mends_it(database):
         "USING brin (instance_id)",
     ],
 )
-def test_an_index_that_does_not_find_all_rows_is_none(database, definition):
+def test_an_index_that_does_not_find_all_rows_is_none(module_database, definition):
     fault = only(
-        database,
+        module_database,
         "DROP INDEX nucleus.workflow_contexts_instance_id_idx",
         f"CREATE INDEX ON nucleus.workflow_contexts {definition}",
     )
@@ -353,15 +360,15 @@ def test_an_index_that_was_left_invalid_is_named(database):
     assert "The index half_made does not serve" in fault.sentence
 
 
-def test_a_missing_table_is_told_once(database):
-    fault = only(database, "DROP TABLE nucleus.workflow_artifact_operations")
+def test_a_missing_table_is_told_once(module_database):
+    fault = only(module_database, "DROP TABLE nucleus.workflow_artifact_operations")
     assert fault.code is FaultCode.CATALOG_TABLE_MISSING
     assert fault.line == line_of("table: nucleus.workflow_artifact_operations")
 
 
-def test_a_view_in_a_table_place_is_told_once(database):
+def test_a_view_in_a_table_place_is_told_once(module_database):
     fault = only(
-        database,
+        module_database,
         "ALTER TABLE nucleus.workflow_artifact_operations RENAME TO kept",
         "ALTER TABLE nucleus.kept DROP CONSTRAINT workflow_artifact_operations_instance_id_fkey",
         "CREATE VIEW nucleus.workflow_artifact_operations AS SELECT * FROM nucleus.kept",
@@ -370,8 +377,8 @@ def test_a_view_in_a_table_place_is_told_once(database):
     assert "is a view" in fault.sentence
 
 
-def test_heirs_of_a_table_are_told(database):
-    fault = only(database, "CREATE TABLE nucleus.heir () INHERITS (nucleus.workflow_contexts)")
+def test_heirs_of_a_table_are_told(module_database):
+    fault = only(module_database, "CREATE TABLE nucleus.heir () INHERITS (nucleus.workflow_contexts)")
     assert fault.code is FaultCode.CATALOG_TABLE_KIND
     assert "nucleus.heir" in fault.sentence
 
@@ -405,15 +412,15 @@ def test_a_partitioned_child_fits(database):
     assert fault.remedy.startswith('CREATE INDEX ON ONLY "nucleus"."workflow_transitions" ("instance_id");')
 
 
-def test_a_missing_column_is_told_once_with_its_line(database):
-    fault = only(database, "ALTER TABLE nucleus.workflow_executions DROP COLUMN status CASCADE")
+def test_a_missing_column_is_told_once_with_its_line(module_database):
+    fault = only(module_database, "ALTER TABLE nucleus.workflow_executions DROP COLUMN status CASCADE")
     assert fault.code is FaultCode.CATALOG_COLUMN_MISSING
     assert "nucleus.workflow_executions has no column status" in fault.sentence
     assert fault.line == line_of("name: running_execution") + 2
 
 
-def test_a_renamed_join_column_is_told_once(database):
-    fault = only(database, "ALTER TABLE nucleus.workflow_contexts RENAME instance_id TO of_instance")
+def test_a_renamed_join_column_is_told_once(module_database):
+    fault = only(module_database, "ALTER TABLE nucleus.workflow_contexts RENAME instance_id TO of_instance")
     assert fault.code is FaultCode.CATALOG_COLUMN_MISSING
 
 
@@ -427,9 +434,9 @@ def test_a_renamed_join_column_is_told_once(database):
         ("tenants ALTER default_retention_days TYPE boolean USING NULL", "tenants.default_retention_days is of type"),
     ],
 )
-def test_a_wrong_type_is_told(database, statement, says):
+def test_a_wrong_type_is_told(module_database, statement, says):
     fault = only(
-        database,
+        module_database,
         "ALTER TABLE nucleus.workflows DROP CONSTRAINT workflows_retention_days_whole",
         "ALTER TABLE nucleus.tenants DROP CONSTRAINT tenants_retention_days_whole",
         f"ALTER TABLE nucleus.{statement}",
@@ -439,16 +446,16 @@ def test_a_wrong_type_is_told(database, statement, says):
 
 
 @pytest.mark.parametrize("source", ["payload", "data"])
-def test_a_generated_copy_of_an_ephemeral_payload_is_told(database, source):
+def test_a_generated_copy_of_an_ephemeral_payload_is_told(module_database, source):
     """A1, F12: it would be archived in clear."""
-    fault = only(
-        database,
-        f"ALTER TABLE nucleus.workflow_contexts ADD COLUMN brief text GENERATED ALWAYS AS ({source} ->> 'note') STORED",
+    copy = (
+        f"ALTER TABLE nucleus.workflow_contexts ADD COLUMN brief text GENERATED ALWAYS AS ({source} ->> 'note') STORED"
     )
+    fault = only(module_database, copy)
     assert fault.code is FaultCode.CATALOG_EPHEMERAL_COPIED
     assert f"workflow_contexts.brief is generated from {source}" in fault.sentence
     catalog = parse(SHIPPED.replace("mirrors: [data]", "mirrors: [data, brief]", 1))
-    assert other_than_installation(faults(database, catalog)) == []
+    assert other_than_installation(changed(module_database, catalog, copy)) == []
 
 
 def test_a_generated_column_of_other_columns_is_no_copy(database):
@@ -456,11 +463,11 @@ def test_a_generated_column_of_other_columns_is_no_copy(database):
     assert other_than_installation(faults(database)) == []
 
 
-def test_a_tenant_of_another_type_is_told(database):
+def test_a_tenant_of_another_type_is_told(module_database):
     table = "nucleus.workflow_contexts"
     fault = only(
-        database,
-        *(f"DROP POLICY {policy} ON {table}" for policy in policies(database, table)),
+        module_database,
+        *(f"DROP POLICY {policy} ON {table}" for policy in policies(module_database, table)),
         f"ALTER TABLE {table} ALTER tenant_id TYPE text",
         f"CREATE POLICY own ON {table} USING (tenant_id = (SELECT nucleus.current_tenant())::text)",
     )
@@ -474,9 +481,9 @@ def policies(database, table):
         return [name for (name,) in connection.execute(query, [table])]
 
 
-def test_a_link_between_other_types_is_told(database):
+def test_a_link_between_other_types_is_told(module_database):
     fault = only(
-        database,
+        module_database,
         "ALTER TABLE nucleus.workflow_trigger_occurrences DROP COLUMN trigger_id",
         "ALTER TABLE nucleus.workflow_trigger_occurrences ADD trigger_id text",
     )
@@ -510,13 +517,13 @@ def test_an_enumeration_knows_the_values(database):
     assert "open, running, done, failed" in fault.sentence
 
 
-def test_a_tenant_that_may_be_absent_is_a_warning(database):
-    fault = only(database, "ALTER TABLE nucleus.workflow_contexts ALTER tenant_id DROP NOT NULL")
+def test_a_tenant_that_may_be_absent_is_a_warning(module_database):
+    fault = only(module_database, "ALTER TABLE nucleus.workflow_contexts ALTER tenant_id DROP NOT NULL")
     assert (fault.code, fault.severity) == (FaultCode.CATALOG_TENANT_NULLABLE, Severity.WARNING)
 
 
-def test_an_alias_that_two_tenants_could_have_is_told(database):
-    fault = only(database, "ALTER TABLE nucleus.tenants DROP CONSTRAINT tenants_alias_key")
+def test_an_alias_that_two_tenants_could_have_is_told(module_database):
+    fault = only(module_database, "ALTER TABLE nucleus.tenants DROP CONSTRAINT tenants_alias_key")
     assert fault.code is FaultCode.CATALOG_KEY_NOT_UNIQUE
     assert fault.line == line_of("alias: alias")
 
@@ -542,6 +549,7 @@ def test_a_unique_key_that_may_be_null_is_none_unless_nulls_are_alike(database):
     assert only(database, alias).code is FaultCode.CATALOG_KEY_NOT_UNIQUE
     run(
         database,
+        alias,
         "ALTER TABLE nucleus.tenants DROP CONSTRAINT tenants_alias_key",
         "CREATE UNIQUE INDEX ON nucleus.tenants (alias) NULLS NOT DISTINCT",
     )
@@ -560,8 +568,8 @@ def test_two_epochs_with_one_number_are_told(database):
 
 
 @pytest.mark.parametrize(("change", "says"), [("DISABLE", "is off"), ("NO FORCE", "is not forced")])
-def test_weak_row_security_is_a_warning(database, change, says):
-    fault = only(database, f"ALTER TABLE nucleus.workflow_contexts {change} ROW LEVEL SECURITY")
+def test_weak_row_security_is_a_warning(module_database, change, says):
+    fault = only(module_database, f"ALTER TABLE nucleus.workflow_contexts {change} ROW LEVEL SECURITY")
     assert (fault.code, fault.severity) == (FaultCode.CATALOG_ROW_SECURITY_WEAK, Severity.WARNING)
     assert says in fault.sentence
 

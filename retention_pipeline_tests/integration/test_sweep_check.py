@@ -1,5 +1,6 @@
 """The files of sweeps against real databases: one change of the schema, one fault with its file and line (K2, F14, F18)."""
 
+from contextlib import closing
 from importlib import resources
 
 import pytest
@@ -10,6 +11,11 @@ from retention_pipeline.errors import Refused
 from retention_pipeline.postgres.introspection import read_facts
 from retention_pipeline.postgres.migrate import migrate
 from retention_pipeline.postgres.session import Session
+from retention_pipeline_tests.changing import changed
+from retention_pipeline_tests.databases import template
+from retention_pipeline_tests.seams import module_database
+
+__all__ = ["module_database", "template"]
 
 ERROR, WARNING = Severity.ERROR, Severity.WARNING
 
@@ -20,21 +26,14 @@ def line_of(file, part):
 
 
 def faults(database):
-    catalog = load()
-    session = Session(url=database.worker_url)
-    try:
-        with session.transaction(None, read_only=True) as cursor:
-            return check(catalog, read_facts(cursor, catalog))
-    finally:
-        session.close()
+    with closing(Session(url=database.worker_url)) as session, session.transaction(None, read_only=True) as cursor:
+        return check(load(), read_facts(cursor, load()))
 
 
 def after(database, *statements):
-    """Faults after a change, without those of an installation that is stale by it."""
-    with database.superuser() as connection:
-        for statement in statements:
-            connection.execute(statement)
-    return [f for f in faults(database) if (f.code, f.file) != (FaultCode.CATALOG_NOT_INSTALLED, None)]
+    """Faults after a change that is undone again, without those of an installation that is stale by it."""
+    found = changed(database, load(), *statements)
+    return [f for f in found if (f.code, f.file) != (FaultCode.CATALOG_NOT_INSTALLED, None)]
 
 
 def told(fault):
@@ -146,8 +145,8 @@ PAYLOADS, REQUESTS = "ephemeral_payloads.yaml", "join_requests.yaml"
         ),
     ],
 )
-def test_one_change_is_one_error_with_its_file_and_line(database, statement, code, file, part):
-    found = after(database, statement)
+def test_one_change_is_one_error_with_its_file_and_line(module_database, statement, code, file, part):
+    found = after(module_database, statement)
     errors = [told(fault) for fault in found if fault.severity is ERROR]
     assert errors.pop(0) == (code, ERROR, file, line_of(file, part))
     assert {(more[0], more[2]) for more in errors} <= {(code, file)}  # a policy that is gone blinds two roles
@@ -166,13 +165,15 @@ def test_one_change_is_one_error_with_its_file_and_line(database, statement, cod
         ("ALTER TABLE nucleus.jobs NO FORCE ROW LEVEL SECURITY", "ROW_SECURITY_WEAK", JOBS, "table: nucleus.jobs"),
     ],
 )
-def test_what_a_person_should_know_is_a_warning(database, statement, code, file, part):
-    (fault,) = after(database, statement)
+def test_what_a_person_should_know_is_a_warning(module_database, statement, code, file, part):
+    (fault,) = after(module_database, statement)
     assert told(fault) == (code, WARNING, file, line_of(file, part))
 
 
 def test_the_remedy_for_a_missing_index_is_the_statement_and_mends_it(database):
-    (fault,) = after(database, "DROP INDEX nucleus.platform_submission_ledger_tenant_id_created_at_id_idx")
+    with database.superuser() as connection:
+        connection.execute("DROP INDEX nucleus.platform_submission_ledger_tenant_id_created_at_id_idx")
+    (fault,) = faults(database)
     assert fault.remedy == (
         'CREATE INDEX CONCURRENTLY ON "nucleus"."platform_submission_ledger" ("tenant_id", "created_at", "id");'
     )
@@ -183,15 +184,17 @@ def test_the_remedy_for_a_missing_index_is_the_statement_and_mends_it(database):
 
 
 def test_a_lost_index_of_ours_is_built_again_by_a_migration(database):
-    (fault,) = after(database, "DROP INDEX nucleus.retention_join_requests_join_requests_pages")
+    with database.superuser() as connection:
+        connection.execute("DROP INDEX nucleus.retention_join_requests_join_requests_pages")
+    (fault,) = faults(database)
     assert fault.sentence == "nucleus.join_requests lacks the index retention_join_requests_join_requests_pages."
     migrate(database.owner_url, load())
     assert faults(database) == ()
 
 
-def test_a_fault_of_one_sweep_stops_that_sweep_alone(database):
+def test_a_fault_of_one_sweep_stops_that_sweep_alone(module_database):
     """An index that a ledger lacks is no reason to leave instances, or another sweep's rows, where they are."""
-    found = after(database, "DROP INDEX nucleus.crm_submission_ledger_tenant_id_created_at_id_idx")
+    found = after(module_database, "DROP INDEX nucleus.crm_submission_ledger_tenant_id_created_at_id_idx")
     require_sound(concerning(found, None))
     require_sound(concerning(found, "job_evidence.yaml"))
     with pytest.raises(Refused, match=r"submission_ledgers\.yaml, line 1\d: No index of nucleus\.crm"):
