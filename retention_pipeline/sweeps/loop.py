@@ -156,6 +156,8 @@ class Sweep:
             turns = [self._turn(name, as_of, approval) for name in self.sweeper.tables]
             while turn := self._next(turns):
                 if (reason := self._bound(begun, batches, budget, approval)) is not None:
+                    for left in turns:
+                        left.leave()
                     return reason, None
                 if self.stopwatch() - kept_at > KEEP_LEASE_SECONDS:
                     keep()

@@ -36,6 +36,7 @@ class TableTurn:
     _midway: bool = field(init=False)
     _passed: int = 0
     _failures: int = 0
+    _failing: Code | None = None
 
     def __post_init__(self) -> None:
         self._size = self.largest
@@ -48,15 +49,19 @@ class TableTurn:
         Raises:
             RetentionError: of `WHOLE_RUN`; any other failure is this table's, and is told in `done`.
         """
+        before = self.done.done
         try:
-            batch = self.sweeper.batch(self.turn, self._place, min(self._size, most))
-        except RetentionError as error:
+            self._batch(most)
+        except RetentionError as error:  # beside the batch: of what follows it
             if error.code in WHOLE_RUN:
                 raise
-            self._fail(error.code)
-            return 0
-        self._went_through(batch)
-        return batch.done
+            self._give_up(error.code)
+        return self.done.done - before
+
+    def leave(self) -> None:
+        """A bound ends the run. Where nothing went through before it and batches failed, the table failed, and that shows (F4)."""
+        if self._failing is not None and not (self.done.done or self.done.passed or self.done.aside):
+            self._give_up(self._failing)
 
     def again(self, *, others_progressed: bool) -> bool:
         """Begin another lap where one makes sense: the last began midway, or rows that were passed may be free by now."""
@@ -65,11 +70,21 @@ class TableTurn:
         self._place, self._midway, self._passed, self.over = None, False, 0, False
         return True
 
+    def _batch(self, most: int) -> None:
+        try:
+            batch = self.sweeper.batch(self.turn, self._place, min(self._size, most))
+        except RetentionError as error:
+            if error.code in WHOLE_RUN:
+                raise
+            self._fail(error.code)
+        else:
+            self._went_through(batch)
+
     def _went_through(self, batch: Batch) -> None:
         self.done.done += batch.done
         self.done.passed += batch.passed
         self._passed += batch.passed
-        self._failures = 0
+        self._failures, self._failing = 0, None
         self._size = min(self.largest, self._size * 2)
         self._place = batch.place or self._place
         if batch.last:
@@ -77,6 +92,7 @@ class TableTurn:
             self.over = True
 
     def _fail(self, code: Code) -> None:
+        self._failing = code
         if code not in ALONE:
             self._give_up(code)
         elif self._size > 1:
