@@ -113,11 +113,11 @@ class PurgeRule:
         return self._over(_DELETE, typed=typed)
 
     def head(self, after: Place | None) -> sql.Composed:
-        """Key and place of the next row."""
+        """Key and place of the next row, as a batch of one row would have it: nobody else has it in hand."""
         return sql.SQL("SELECT {}, {} FROM ({}) AS h").format(
             names.key_text("h", self.table.key),
             self.pages.place_of("h"),
-            self.pages.page(self._due(), after, lock=False),
+            self._page(after),
         )
 
     def look(self) -> sql.Composed:
