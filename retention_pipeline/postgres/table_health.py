@@ -8,8 +8,11 @@ from retention_pipeline.model.table_health import TableHealth
 from retention_pipeline.postgres.session import Session, rows
 
 _FLUSH = sql.SQL("SELECT pg_stat_force_next_flush()")
+# To measure a table waits for whoever has it locked whole; its pages by the last statistics then stand for it (E5).
 _HEALTH = sql.SQL("""
-SELECT n.nspname || '.' || c.relname, greatest(s.n_live_tup, c.reltuples::bigint, 0), s.n_dead_tup, pg_total_relation_size(c.oid),
+SELECT n.nspname || '.' || c.relname, greatest(s.n_live_tup, c.reltuples::bigint, 0), s.n_dead_tup,
+  CASE WHEN EXISTS (SELECT FROM pg_locks AS l WHERE l.relation = c.oid AND l.mode = 'AccessExclusiveLock')
+    THEN c.relpages * current_setting('block_size')::bigint ELSE pg_total_relation_size(c.oid) END,
   CASE WHEN current_setting('autovacuum')::boolean AND coalesce(o.said ->> 'autovacuum_enabled', 'true')::boolean
     THEN coalesce((o.said ->> 'autovacuum_vacuum_threshold')::float8, current_setting('autovacuum_vacuum_threshold')::float8)
       + coalesce((o.said ->> 'autovacuum_vacuum_scale_factor')::float8, current_setting('autovacuum_vacuum_scale_factor')::float8)

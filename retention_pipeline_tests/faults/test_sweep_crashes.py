@@ -18,6 +18,8 @@ __all__ = ["broom"]
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload([sweep_crash_runner.__name__])
 DUE, BATCH = 11, 3
+SHORT = ("after batch", "inside a transaction, before its commit", "before rewind")
+"""What every run of the tests tries; `make faults` tries all."""
 
 
 @dataclass
@@ -143,7 +145,10 @@ def system(request, broom):
     made.close()
 
 
-@pytest.mark.parametrize("seam", sweep_crash_runner.SEAMS)
+@pytest.mark.parametrize(
+    "seam",
+    [s if s in SHORT else pytest.param(s, marks=pytest.mark.slow) for s in sweep_crash_runner.SEAMS],
+)
 def test_a_pass_that_is_killed_ended_what_it_says_and_the_next_ends_the_rest(broom, system, seam):
     """The kill comes in the middle of the work, or when it is done and the place goes back to the beginning."""
     done = "rewind" in seam
