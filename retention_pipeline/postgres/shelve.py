@@ -20,7 +20,7 @@ from retention_pipeline.postgres import deadline_rules, names
 from retention_pipeline.postgres.session import Cursor, Session, one, rows
 from retention_pipeline.postgres.shape import SourceShape, read_shape
 from retention_pipeline.postgres.sweep_paging import Pages, by_index
-from retention_pipeline.postgres.sweep_records import SweepRecords
+from retention_pipeline.postgres.sweep_records import SweepRecords, look_at_each
 
 RETRY_SECONDS: Final = 30.0
 """After so long a request that failed is tried again (J4)."""
@@ -69,23 +69,9 @@ class PostgresShelve:
         return (self.dataset.requests.name,)
 
     def look(self, tenant: TenantId, as_of: datetime) -> SweepFound:
-        """Count what is due, and what keeps the rest."""
-        with self.session.transaction(tenant, read_only=True) as cursor:
-            by_index(cursor)
-            words, values = self._words(cursor), {"tenant": tenant, "as_of": as_of}
-            found = {row[0]: row[1:] for row in rows(cursor, sql.SQL(_LOOK).format(**words), values)}
-            cursor.execute(sql.SQL(_INFLOW).format(**words), values)
-            inflow = one(cursor)[0]
-        due, overdue = found.pop(None, (0, None))
-        table = TableFound(
-            name=self.dataset.requests.name,
-            due=due,
-            overdue_seconds=overdue,
-            kept={reason: number for reason, (number, _) in found.items()},
-            inflow=inflow,
-            more=due + sum(number for number, _ in found.values()) >= COUNTED,
-        )
-        return SweepFound(tenant=tenant, as_of=as_of, tables=(table,))
+        """Count what is due, and what keeps the rest; a table that can't be read is told, as every verb does (O1)."""
+        found, unread = look_at_each(self.dataset.tables, lambda _: self._look(tenant, as_of))
+        return SweepFound(tenant=tenant, as_of=as_of, tables=found, unread=unread)
 
     def place(self, tenant: TenantId, table: str) -> Place | None:
         """Where the last batch stopped."""
@@ -126,6 +112,23 @@ class PostgresShelve:
             self._records.set_aside(cursor, turn, row_key, code, seconds=RETRY_SECONDS, cap=RETRY_SECONDS)
             self._records.save(cursor, turn.tenant, turn.table, Place(behind))
         return Place(behind)
+
+    def _look(self, tenant: TenantId, as_of: datetime) -> TableFound:
+        with self.session.transaction(tenant, read_only=True) as cursor:
+            by_index(cursor)
+            words, values = self._words(cursor), {"tenant": tenant, "as_of": as_of}
+            found = {row[0]: row[1:] for row in rows(cursor, sql.SQL(_LOOK).format(**words), values)}
+            cursor.execute(sql.SQL(_INFLOW).format(**words), values)
+            inflow = one(cursor)[0]
+        due, overdue = found.pop(None, (0, None))
+        return TableFound(
+            name=self.dataset.requests.name,
+            due=due,
+            overdue_seconds=overdue,
+            kept={reason: number for reason, (number, _) in found.items()},
+            inflow=inflow,
+            more=due + sum(number for number, _ in found.values()) >= COUNTED,
+        )
 
     def _page(self, turn: Turn, after: Place | None, limit: int) -> Sequence[TupleRow]:
         """Key, version and place of the next requests that are over and don't wait."""
