@@ -2,9 +2,12 @@
 
 import pytest
 
+from retention_pipeline.app import App
 from retention_pipeline.errors import Code
 from retention_pipeline.model.outcome import Outcome
+from retention_pipeline.passes import Passes
 from retention_pipeline.postgres.session import Limits, Session
+from retention_pipeline.settings import Settings
 from retention_pipeline_tests.databases import template
 from retention_pipeline_tests.rows import new_id
 from retention_pipeline_tests.sweeping import broom, ledger_row, module_database, shared
@@ -96,6 +99,28 @@ def test_a_table_that_somebody_has_locked_whole_stops_none_of_the_others(broom, 
     assert aside(platform) == 0  # no row of it did anything
     assert broom.sweep(platform, LEDGERS, sweeper=sweeper).report.outcome is Outcome.COMPLETED
     assert keys(platform) == set()
+
+
+def test_a_pass_as_the_product_composes_it_waits_for_no_locked_table_either(broom, platform, tmp_path):
+    """E5: its look at the tables' health and at the catalog beside the batches."""
+    fill(platform, 2)
+    ledger_row(platform, PLATFORM, "2026-01-01Z")
+    settings = Settings(
+        home=tmp_path, worker_url=broom.bench.database.worker_url, keyring=broom.bench.keyring, data_root=tmp_path
+    )
+    with App(settings) as app:
+        app.worker_session("sweep").limits = Limits(lock=100)
+        passes = Passes(app=app, name=LEDGERS)
+        run = {"run": new_id(), "apply": True, "approval": broom.approve(platform, LEDGERS)}
+        with broom.bench.database.superuser() as owner:
+            owner.autocommit = False
+            owner.execute(f"LOCK TABLE nucleus.{CRM} IN ACCESS EXCLUSIVE MODE")
+            done = passes.over(platform.tenant, **run)
+            owner.rollback()
+    assert (len(keys(platform)), len(keys(platform, PLATFORM))) == (2, 0)
+    assert done.result.report.outcome is Outcome.PARTIAL
+    assert done.result.found.unread == {"crm_ledger": Code.DATABASE_TIMEOUT}
+    assert {table.table for table in done.after} == {f"nucleus.{CRM}", f"nucleus.{PLATFORM}"}
 
 
 def test_the_row_that_failed_is_set_aside_and_not_one_that_somebody_has_in_hand(broom, platform, trigger):
