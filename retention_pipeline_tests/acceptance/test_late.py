@@ -6,6 +6,7 @@ from retention_pipeline.definitions import defs
 from retention_pipeline.model.people import Job, SweepJob
 from retention_pipeline.punctuality import Punctuality
 from retention_pipeline_tests.acceptance.conftest import AURORA, BOREALIS
+from retention_pipeline_tests.joining import Club
 from retention_pipeline_tests.rows import Platform
 from retention_pipeline_tests.sweeping import ledger_row
 
@@ -73,6 +74,22 @@ def test_a_sweep_is_late_where_rows_were_due_long_enough_and_are_there_still(ins
         key,
     )
     assert told(installation) == []
+
+
+def test_requests_that_stay_make_nothing_late_between_two_days(installation, platform):
+    """O2: a paused company's requests are over their time, and have no deadline: only the daily schedule comes by."""
+    sweep = SweepJob.of("join_requests")
+    club = Club(platform=platform)
+    try:
+        club.ask("2026-01-01Z")
+        club.company_is("paused")
+    finally:
+        club.close()
+    promised(platform, sweep, hours=40)
+    ended(platform, sweep, "completed", hours=25)
+    assert told(installation) == []
+    platform.run("UPDATE retention.run_outcomes SET at = at - interval '2 hours'")
+    assert told(installation) == [(AURORA.id, sweep, "not_run")]
 
 
 def test_the_nightly_run_is_late_after_a_night_without_one(installation, platform):
